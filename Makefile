@@ -1,0 +1,42 @@
+# Two commands for a newcomer: `make demo` and `make test`. The others are for those who change the code.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# One stamp per set of files, so that a second run has nothing to install.
+BASE   := $(VENV)/.installed-base
+DEV    := $(VENV)/.installed-dev
+SOURCES_OF_BUILD := pyproject.toml setup.py src/lakemq/_hot.c
+
+.PHONY: demo test quick format lint types layers check bench fuzz clean help
+
+help:
+	@echo "make demo    set up and show what LakeMQ does"
+	@echo "make test    set up and run all tests"
+	@echo "make quick   tests that take milliseconds each (under a minute)"
+	@echo "make format | lint | types | layers | check"
+	@echo "make bench   every benchmark, quick form;  make fuzz   1 000 000 mutated frames"
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(BASE): $(BIN)/python $(SOURCES_OF_BUILD)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(DEV): $(BIN)/python $(SOURCES_OF_BUILD)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@touch $@ $(BASE)
+
+demo: $(BASE)
+	@$(BIN)/lakemq demo
+
+test: $(DEV)
+	@$(BIN)/python dev.py system-packages
+	@$(BIN)/python dev.py lint
+	@$(BIN)/python dev.py test
+
+quick format lint types layers check bench fuzz: $(DEV)
+	@$(BIN)/python dev.py $@
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info src/lakemq/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,109 @@
+"""What a developer runs, in one place; the Makefile and CI call the same. Standard library only.
+
+python dev.py check      format, lint, types, layers, quick tests
+python dev.py test       every test
+python dev.py bench      every benchmark in its quick form
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent
+CODE = ["src", "tests", "bench", "dev.py", "setup.py"]
+# A command the tests call, and the Debian package that brings it.
+SYSTEM_PACKAGES: dict[str, str] = {}
+
+
+def run(*command: str) -> None:
+    print("+", " ".join(command), flush=True)
+    done = subprocess.run(command, cwd=ROOT, check=False)
+    if done.returncode:
+        sys.exit(done.returncode)
+
+
+def python(*arguments: str) -> None:
+    run(sys.executable, *arguments)
+
+
+def tool(name: str, *arguments: str) -> None:
+    run(str(Path(sys.executable).with_name(name)), *arguments)
+
+
+def format_() -> None:
+    tool("ruff", "format", *CODE)
+    tool("ruff", "check", "--fix", *CODE)
+
+
+def style() -> None:
+    tool("ruff", "format", "--check", *CODE)
+    tool("ruff", "check", *CODE)
+
+
+def types() -> None:
+    tool("mypy")
+
+
+def layers() -> None:
+    tool("lint-imports")
+
+
+def lint() -> None:
+    style()
+    types()
+    layers()
+
+
+def quick() -> None:
+    python("-m", "pytest", "-q", "-n", "2", "-m", "not slow and not live and not spark and not sim")
+
+
+def test() -> None:
+    python("-m", "pytest", "-n", "2")
+
+
+def check() -> None:
+    lint()
+    quick()
+
+
+def bench() -> None:
+    for script in sorted((ROOT / "bench").glob("[a-z]*.py")):
+        python(str(script.relative_to(ROOT)), "--quick")
+
+
+def fuzz() -> None:
+    python("-m", "tests.fuzz_frames", "--frames", "1000000")
+
+
+def system_packages() -> None:
+    """Install the Debian packages the tests call, when we may; otherwise say which tests will skip."""
+    missing = sorted({package for command, package in SYSTEM_PACKAGES.items() if shutil.which(command) is None})
+    if not missing:
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        print(f"not installed: {', '.join(missing)}; the tests that need them will skip and say so")
+        return
+    run("apt-get", "update", "-qq")
+    run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing)
+
+
+COMMANDS = {
+    "format": format_,
+    "lint": lint,
+    "types": types,
+    "layers": layers,
+    "quick": quick,
+    "test": test,
+    "check": check,
+    "bench": bench,
+    "fuzz": fuzz,
+    "system-packages": system_packages,
+}
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1] not in COMMANDS:
+        sys.exit(f"usage: python dev.py {' | '.join(COMMANDS)}")
+    COMMANDS[sys.argv[1]]()

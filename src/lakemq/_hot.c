@@ -1,0 +1,326 @@
+/* The compiled twins of record.py's hot loops, and a CRC-32 that does not hold them up.
+ *
+ * What record.py says is the definition. measure and scan answer None for anything they do not accept, and the caller
+ * asks the definition why; so only what is accepted here has to agree, and one test suite runs on both.
+ * Nothing here keeps a reference or allocates per message.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define HAS_CARRYLESS 1
+#include <immintrin.h>
+#endif
+
+/* ---- numbers ---------------------------------------------------------------------------------------------------- */
+
+static inline uint16_t get16(const uint8_t *p) { return (uint16_t)(p[0] << 8 | p[1]); }
+static inline uint32_t get32(const uint8_t *p) {
+    uint32_t v; memcpy(&v, p, 4); return __builtin_bswap32(v);
+}
+static inline uint64_t get64(const uint8_t *p) {
+    uint64_t v; memcpy(&v, p, 8); return __builtin_bswap64(v);
+}
+static inline void put16(uint8_t *p, uint16_t v) { p[0] = (uint8_t)(v >> 8); p[1] = (uint8_t)v; }
+static inline void put32(uint8_t *p, uint32_t v) { v = __builtin_bswap32(v); memcpy(p, &v, 4); }
+static inline void put64(uint8_t *p, uint64_t v) { v = __builtin_bswap64(v); memcpy(p, &v, 8); }
+
+/* ---- CRC-32, the polynomial of zlib ------------------------------------------------------------------------------ */
+
+static uint32_t crc_table[8][256];
+
+static void make_crc_tables(void) {
+    for (uint32_t n = 0; n < 256; n++) {
+        uint32_t c = n;
+        for (int bit = 0; bit < 8; bit++) c = c & 1 ? 0xEDB88320u ^ c >> 1 : c >> 1;
+        crc_table[0][n] = c;
+    }
+    for (int k = 1; k < 8; k++)
+        for (uint32_t n = 0; n < 256; n++)
+            crc_table[k][n] = crc_table[0][crc_table[k - 1][n] & 0xFF] ^ crc_table[k - 1][n] >> 8;
+}
+
+/* Eight bytes a step. `c` is the inverted state. (x86 and arm64 Linux are little-endian.) */
+static uint32_t crc_by_table(uint32_t c, const uint8_t *p, size_t n) {
+    while (n >= 8) {
+        uint32_t low, high;
+        memcpy(&low, p, 4); memcpy(&high, p + 4, 4);
+        low ^= c;
+        c = crc_table[7][low & 0xFF] ^ crc_table[6][low >> 8 & 0xFF] ^ crc_table[5][low >> 16 & 0xFF] ^
+            crc_table[4][low >> 24] ^ crc_table[3][high & 0xFF] ^ crc_table[2][high >> 8 & 0xFF] ^
+            crc_table[1][high >> 16 & 0xFF] ^ crc_table[0][high >> 24];
+        p += 8; n -= 8;
+    }
+    while (n--) c = crc_table[0][(c ^ *p++) & 0xFF] ^ c >> 8;
+    return c;
+}
+
+#ifdef HAS_CARRYLESS
+static int has_carryless;
+
+/* x^e mod P, bit-reflected, as folding constants: how far 128 bits are carried over e bits of message. */
+static uint64_t fold_constant(unsigned e) {
+    uint32_t r = 0x80000000u; /* 1, reflected */
+    for (unsigned i = 0; i < e; i++) r = r & 1 ? r >> 1 ^ 0xEDB88320u : r >> 1;
+    return (uint64_t)r << 1;
+}
+
+static uint64_t fold_512_low, fold_512_high, fold_128_low, fold_128_high;
+
+static void make_fold_constants(void) {
+    fold_512_low = fold_constant(512 + 32); fold_512_high = fold_constant(512 - 32);
+    fold_128_low = fold_constant(128 + 32); fold_128_high = fold_constant(128 - 32);
+}
+
+__attribute__((target("pclmul,sse4.1"))) static inline __m128i fold(__m128i x, __m128i by, __m128i next) {
+    __m128i low = _mm_clmulepi64_si128(x, by, 0x00), high = _mm_clmulepi64_si128(x, by, 0x11);
+    return _mm_xor_si128(_mm_xor_si128(low, high), next);
+}
+
+/* Folds 64 bytes at a time into 16, which the table then finishes. n must be 64 at least. */
+__attribute__((target("pclmul,sse4.1"))) static uint32_t crc_by_folding(uint32_t c, const uint8_t *p, size_t n) {
+    const __m128i *q = (const __m128i *)p;
+    __m128i a = _mm_loadu_si128(q), b = _mm_loadu_si128(q + 1), d = _mm_loadu_si128(q + 2), e = _mm_loadu_si128(q + 3);
+    a = _mm_xor_si128(a, _mm_cvtsi32_si128((int)c));
+    __m128i by = _mm_set_epi64x((long long)fold_512_high, (long long)fold_512_low);
+    p += 64; n -= 64;
+    while (n >= 64) {
+        q = (const __m128i *)p;
+        a = fold(a, by, _mm_loadu_si128(q)); b = fold(b, by, _mm_loadu_si128(q + 1));
+        d = fold(d, by, _mm_loadu_si128(q + 2)); e = fold(e, by, _mm_loadu_si128(q + 3));
+        p += 64; n -= 64;
+    }
+    by = _mm_set_epi64x((long long)fold_128_high, (long long)fold_128_low);
+    a = fold(a, by, b); a = fold(a, by, d); a = fold(a, by, e);
+    while (n >= 16) {
+        a = fold(a, by, _mm_loadu_si128((const __m128i *)p));
+        p += 16; n -= 16;
+    }
+    uint8_t rest[16];
+    _mm_storeu_si128((__m128i *)rest, a);
+    return crc_by_table(crc_by_table(0, rest, 16), p, n);
+}
+#endif
+
+static uint32_t crc32_of(uint32_t value, const uint8_t *p, size_t n) {
+    uint32_t c = ~value;
+#ifdef HAS_CARRYLESS
+    if (has_carryless && n >= 64) return ~crc_by_folding(c, p, n);
+#endif
+    return ~crc_by_table(c, p, n);
+}
+
+/* ---- one message -------------------------------------------------------------------------------------------------- */
+
+enum {
+    PARTITION = 4, INDEX = 6, TERM = 14, SYSTEM_CODE = 18, SEND_TIME = 21, STORE_TIME = 29, CRC = 33, FLAG = 41,
+    BODY = 43, BYTES_MIN = 57,
+    COMPRESSED = 0x0001, COMPRESSION = 0x0070, VERSION_AND_RESERVED = 0xEF00, VERSION_1 = 0x0100, BATCH = 0x1000,
+    COMPRESSION_NUMBER_MAX = 4, BUSINESS_ID_CHARACTERS_MAX = 100, NAME_BYTES_MAX = 127,
+};
+
+/* Where the variable parts of a message lie. */
+typedef struct {
+    int64_t length, body_bytes, business_id, business_id_bytes, attributes, attributes_bytes, app, app_bytes;
+} Parts;
+
+static inline int64_t not_negative(int64_t n) { return n < 0 ? 0 : n; }
+
+/* 1 if the parts add up to the length, which ends within `left`. */
+static inline int find_parts(const uint8_t *m, int64_t left, Parts *parts) {
+    if (left < BYTES_MIN) return 0;
+    int64_t length = (int32_t)get32(m);
+    if (length < BYTES_MIN || length > left) return 0;
+    int64_t at = BODY;
+    parts->length = length;
+    parts->body_bytes = not_negative((int32_t)get32(m + at));
+    at += 4 + parts->body_bytes;
+    if (at > length - 10) return 0;
+    parts->business_id = at + 2;
+    parts->business_id_bytes = not_negative((int16_t)get16(m + at));
+    at += 2 + parts->business_id_bytes;
+    if (at > length - 8) return 0;
+    parts->attributes = at + 2;
+    parts->attributes_bytes = not_negative((int16_t)get16(m + at));
+    at += 2 + parts->attributes_bytes;
+    if (at > length - 6) return 0;
+    at += 4 + not_negative((int32_t)get32(m + at));
+    if (at > length - 2) return 0;
+    parts->app = at + 2;
+    parts->app_bytes = not_negative((int16_t)get16(m + at));
+    return at + 2 + parts->app_bytes == length;
+}
+
+/* The number of characters, or -1 if it is not UTF-8 as Python has it: no overlong forms, no surrogates. */
+static int64_t utf8_characters(const uint8_t *p, int64_t n) {
+    int64_t count = 0;
+    const uint8_t *end = p + n;
+    while (p < end) {
+        while (end - p >= 8) {
+            uint64_t eight;
+            memcpy(&eight, p, 8);
+            if (eight & 0x8080808080808080ull) break;
+            p += 8; count += 8;
+        }
+        if (p == end) break;
+        uint8_t first = *p++;
+        count++;
+        if (first < 0x80) continue;
+        int more = first >= 0xC2 && first <= 0xDF ? 1 : (first & 0xF0) == 0xE0 ? 2 : first >= 0xF0 && first <= 0xF4 ? 3 : 0;
+        if (!more || end - p < more) return -1;
+        uint8_t low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+        uint8_t high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+        if (*p < low || *p > high) return -1;
+        for (int k = 1; k < more; k++)
+            if ((p[k] & 0xC0) != 0x80) return -1;
+        p += more;
+    }
+    return count;
+}
+
+static inline int is_allowed(const uint8_t *m, const Parts *parts, int64_t bytes_max, int64_t *index_count) {
+    uint16_t code = get16(m + SYSTEM_CODE);
+    if (parts->length > bytes_max || (code & VERSION_AND_RESERVED) != VERSION_1) return 0;
+    if (code & COMPRESSED && (code & COMPRESSION) >> 4 > COMPRESSION_NUMBER_MAX) return 0;
+    const uint8_t *body = m + BODY + 4;
+    if (code & BATCH) {
+        int16_t flag = (int16_t)get16(m + FLAG);
+        if (flag < 1) return 0;
+        if (!(code & COMPRESSED) && (parts->body_bytes < 6 || (int32_t)get32(body) != parts->body_bytes ||
+                                     (int16_t)get16(body + 4) != flag)) return 0;
+        *index_count += flag;
+    } else
+        *index_count += 1;
+    int64_t characters = utf8_characters(m + parts->business_id, parts->business_id_bytes);
+    if (characters < 0 || characters > BUSINESS_ID_CHARACTERS_MAX) return 0;
+    if (utf8_characters(m + parts->attributes, parts->attributes_bytes) < 0) return 0;
+    if (parts->app_bytes > NAME_BYTES_MAX || utf8_characters(m + parts->app, parts->app_bytes) < 0) return 0;
+    int64_t crc = (int64_t)get64(m + CRC);
+    return crc == 0 || crc == -1 || crc == (int64_t)crc32_of(0, body, (size_t)parts->body_bytes);
+}
+
+/* ---- what Python sees ---------------------------------------------------------------------------------------------- */
+
+/* Whole-number arguments after the buffer, into `out`; 0 with an exception set if one is not a number. */
+static int numbers(PyObject *const *args, Py_ssize_t n, int64_t *out) {
+    for (Py_ssize_t i = 0; i < n; i++) {
+        out[i] = PyLong_AsLongLong(args[i]);
+        if (out[i] == -1 && PyErr_Occurred()) return 0;
+    }
+    return 1;
+}
+
+static int wants(const char *name, Py_ssize_t given, Py_ssize_t wanted) {
+    if (given == wanted) return 1;
+    PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, %zd given", name, wanted, given);
+    return 0;
+}
+
+static PyObject *hot_crc32(PyObject *self, PyObject *const *args, Py_ssize_t n) {
+    if (n != 1 && !wants("crc32", n, 2)) return NULL;
+    int64_t value = 0;
+    if (n == 2 && !numbers(args + 1, 1, &value)) return NULL;
+    Py_buffer data;
+    if (PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE)) return NULL;
+    uint32_t crc = crc32_of((uint32_t)value, data.buf, (size_t)data.len);
+    PyBuffer_Release(&data);
+    return PyLong_FromUnsignedLong(crc);
+}
+
+/* measure(data, start, end, count) -> end of the last message, or None */
+static PyObject *hot_measure(PyObject *self, PyObject *const *args, Py_ssize_t n) {
+    int64_t a[3];
+    if (!wants("measure", n, 4) || !numbers(args + 1, 3, a)) return NULL;
+    Py_buffer data;
+    if (PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE)) return NULL;
+    int64_t at = a[0], end = a[1] < data.len ? a[1] : data.len, count = a[2];
+    int ok = at >= 0;
+    for (Parts parts; ok && count > 0; count--) {
+        ok = find_parts((const uint8_t *)data.buf + at, end - at, &parts);
+        if (ok) at += parts.length;
+    }
+    PyBuffer_Release(&data);
+    if (!ok) Py_RETURN_NONE;
+    return PyLong_FromLongLong(at);
+}
+
+/* scan(data, start, end, count, message_bytes_max) -> (end, partition, index_count), or None */
+static PyObject *hot_scan(PyObject *self, PyObject *const *args, Py_ssize_t n) {
+    int64_t a[4];
+    if (!wants("scan", n, 5) || !numbers(args + 1, 4, a)) return NULL;
+    Py_buffer data;
+    if (PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE)) return NULL;
+    int64_t at = a[0], end = a[1] < data.len ? a[1] : data.len, count = a[2], index_count = 0;
+    int partition = 0, ok = at >= 0;
+    for (int64_t nth = 0; ok && nth < count; nth++) {
+        const uint8_t *m = (const uint8_t *)data.buf + at;
+        Parts parts;
+        ok = find_parts(m, end - at, &parts);
+        if (!ok) break;
+        int named = (int16_t)get16(m + PARTITION);
+        if (nth == 0) partition = named;
+        ok = named == partition && is_allowed(m, &parts, a[3], &index_count);
+        at += parts.length;
+    }
+    PyBuffer_Release(&data);
+    if (!ok) Py_RETURN_NONE;
+    return Py_BuildValue("(LiL)", (long long)at, partition, (long long)index_count);
+}
+
+/* stamp(data, start, count, partition, index, term, now_ms) -> next index; the messages were scanned before */
+static PyObject *hot_stamp(PyObject *self, PyObject *const *args, Py_ssize_t n) {
+    int64_t a[6];
+    if (!wants("stamp", n, 7) || !numbers(args + 1, 6, a)) return NULL;
+    int64_t at = a[0], count = a[1], partition = a[2], index = a[3], term = a[4], now = a[5];
+    if (partition != (int16_t)partition || term != (int32_t)term || at < 0) {
+        PyErr_SetString(PyExc_ValueError, "partition or term is out of range");
+        return NULL;
+    }
+    Py_buffer data;
+    if (PyObject_GetBuffer(args[0], &data, PyBUF_WRITABLE)) return NULL;
+    int ok = 1;
+    for (; ok && count > 0; count--) {
+        uint8_t *m = (uint8_t *)data.buf + at;
+        Parts parts;
+        ok = find_parts(m, data.len - at, &parts);
+        if (!ok) break;
+        put16(m + PARTITION, (uint16_t)partition);
+        put64(m + INDEX, (uint64_t)index);
+        put32(m + TERM, (uint32_t)term);
+        int64_t sent = (int64_t)get64(m + SEND_TIME), after;
+        if (__builtin_sub_overflow(now, sent, &after)) after = sent < 0 ? INT32_MAX : 0;
+        put32(m + STORE_TIME, (uint32_t)(after < 0 ? 0 : after > INT32_MAX ? INT32_MAX : after));
+        int64_t crc = (int64_t)get64(m + CRC);
+        if (crc == 0 || crc == -1) put64(m + CRC, crc32_of(0, m + BODY + 4, (size_t)parts.body_bytes));
+        index += get16(m + SYSTEM_CODE) & BATCH ? (int16_t)get16(m + FLAG) : 1;
+        at += parts.length;
+    }
+    PyBuffer_Release(&data);
+    if (!ok) {
+        PyErr_SetString(PyExc_ValueError, "stamp: the messages were not scanned");
+        return NULL;
+    }
+    return PyLong_FromLongLong(index);
+}
+
+static PyMethodDef methods[] = {
+    {"crc32", (PyCFunction)(void (*)(void))hot_crc32, METH_FASTCALL, "CRC-32 as zlib computes it."},
+    {"measure", (PyCFunction)(void (*)(void))hot_measure, METH_FASTCALL, "Twin of record.measure_python."},
+    {"scan", (PyCFunction)(void (*)(void))hot_scan, METH_FASTCALL, "Twin of record.scan_python."},
+    {"stamp", (PyCFunction)(void (*)(void))hot_stamp, METH_FASTCALL, "Twin of record.stamp_python."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_hot", "Compiled twins of record.py.", -1, methods};
+
+PyMODINIT_FUNC PyInit__hot(void) {
+    make_crc_tables();
+#ifdef HAS_CARRYLESS
+    __builtin_cpu_init();
+    has_carryless = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+    make_fold_constants();
+#endif
+    return PyModule_Create(&definition);
+}

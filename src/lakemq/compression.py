@@ -1,0 +1,148 @@
+"""How a body may be compressed, and back again within a bound.
+
+A body that would grow past the bound is an error, never memory: output goes into a buffer that is grown step by step
+and never beyond it.
+"""
+
+import io
+import zipfile
+import zlib
+from enum import Enum
+
+import cramjam
+
+from lakemq.errors import BadParameterError, SerializationError
+
+# Some four-MiB bodies expand twentyfold; more than this is a mistake or an attack.
+EXPANDED_BYTES_MAX = 64 << 20
+
+_ZIP_ENTRY = "0"  # the name JoyQueue's older clients give the single entry
+_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZSTD_WINDOW_BYTES_MAX = 8 << 20  # what level 19 and below ask for
+_FIRST_ROOM_BYTES = 4096
+
+
+class Compression(Enum):
+    """A kind of compression; its number on the wire differs by dialect and lives with the layout."""
+
+    NONE = "none"
+    SNAPPY = "snappy"  # the framing format, not raw blocks
+    ZIP = "zip"  # an archive with one entry
+    ZLIB = "zlib"
+    LZ4 = "lz4"  # the frame format
+    ZSTD = "zstd"
+
+
+def compress(kind: Compression, body: bytes | bytearray | memoryview) -> bytes:
+    """The body as it is carried."""
+    match kind:
+        case Compression.NONE:
+            return bytes(body)
+        case Compression.SNAPPY:
+            return bytes(cramjam.snappy.compress(body))
+        case Compression.ZIP:
+            return _zip(body)
+        case Compression.ZLIB:
+            return zlib.compress(body)
+        case Compression.LZ4:
+            return bytes(cramjam.lz4.compress(body))
+        case Compression.ZSTD:
+            return bytes(cramjam.zstd.compress(body, level=3))
+
+
+def decompress(
+    kind: Compression, carried: bytes | bytearray | memoryview, bytes_max: int = EXPANDED_BYTES_MAX
+) -> bytes:
+    """The body as it was before; BadParameterError above `bytes_max`, SerializationError if it is not of that kind."""
+    match kind:
+        case Compression.NONE:
+            return bytes(carried)
+        case Compression.ZIP:
+            return _unzip(carried, bytes_max)
+        case Compression.ZLIB:
+            return _inflate(carried, bytes_max)
+        case Compression.SNAPPY:
+            return _expand(cramjam.snappy.decompress_into, kind, carried, bytes_max)
+        case Compression.LZ4:
+            return _expand(cramjam.lz4.decompress_into, kind, carried, bytes_max)
+        case Compression.ZSTD:
+            _check_zstd_window(carried)
+            return _expand(cramjam.zstd.decompress_into, kind, carried, bytes_max)
+
+
+def _too_large(bytes_max: int) -> BadParameterError:
+    return BadParameterError(f"the body expands beyond {bytes_max} bytes")
+
+
+def _undecodable(kind: Compression, why: object) -> SerializationError:
+    return SerializationError(f"the body is not {kind.value}: {why}")
+
+
+def _inflate(carried: bytes | bytearray | memoryview, bytes_max: int) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        body = inflater.decompress(carried, bytes_max + 1)
+    except zlib.error as error:
+        raise _undecodable(Compression.ZLIB, error) from None
+    if len(body) > bytes_max:
+        raise _too_large(bytes_max)
+    if not inflater.eof or inflater.unused_data:
+        raise _undecodable(Compression.ZLIB, "it does not end where the stream ends")
+    return body
+
+
+def _zip(body: bytes | bytearray | memoryview) -> bytes:
+    out = io.BytesIO()
+    entry = zipfile.ZipInfo(_ZIP_ENTRY, _ZIP_TIME)
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr(entry, bytes(body))
+    return out.getvalue()
+
+
+def _unzip(carried: bytes | bytearray | memoryview, bytes_max: int) -> bytes:
+    try:
+        with zipfile.ZipFile(io.BytesIO(carried)) as archive:
+            entries = archive.infolist()
+            if len(entries) != 1:
+                raise _undecodable(Compression.ZIP, f"{len(entries)} entries instead of one")
+            with archive.open(entries[0]) as stream:
+                body = stream.read(bytes_max + 1)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
+        # zipfile answers damage with any of these, depending on the field that was hit
+        raise _undecodable(Compression.ZIP, error) from None
+    if len(body) > bytes_max:
+        raise _too_large(bytes_max)
+    return body
+
+
+def _expand(into, kind: Compression, carried: bytes | bytearray | memoryview, bytes_max: int) -> bytes:  # type: ignore[no-untyped-def]
+    source = bytes(carried)
+    room_bytes = min(bytes_max, max(_FIRST_ROOM_BYTES, 8 * len(source)))
+    while True:
+        room = bytearray(room_bytes)
+        try:
+            size = into(source, room)
+        except cramjam.DecompressionError as error:
+            if "write whole buffer" not in str(error):
+                raise _undecodable(kind, error) from None
+            if room_bytes >= bytes_max:
+                raise _too_large(bytes_max) from None
+            room_bytes = min(bytes_max, room_bytes * 8)
+        else:
+            return bytes(memoryview(room)[:size])
+
+
+def _check_zstd_window(carried: bytes | bytearray | memoryview) -> None:
+    """A frame names the memory its decoder must hold: refuse before that is allocated."""
+    head = bytes(carried[:6])
+    if len(head) < 6 or head[:4] != _ZSTD_MAGIC:
+        raise _undecodable(Compression.ZSTD, "no frame header")
+    is_single_segment = head[4] & 0x20
+    if is_single_segment:
+        return  # the window is the content, which is bounded already
+    exponent, mantissa = head[5] >> 3, head[5] & 7
+    window_bytes = (1 << (10 + exponent)) // 8 * (8 + mantissa)
+    if window_bytes > _ZSTD_WINDOW_BYTES_MAX:
+        raise BadParameterError(f"the zstd body asks for a window of {window_bytes} bytes")

@@ -1,0 +1,1 @@
+"""jmq4 on the wire: bytes to commands and back, in both dialects."""

@@ -1,0 +1,94 @@
+"""A byte stream cut into frames, wherever the network cut it.
+
+The socket writes straight into the decoder's memory and frames are views of it, writable and valid as long as anybody
+holds them: a chunk that still has readers is left to them and a new one is begun. Memory follows the bytes that have
+arrived, not the length a peer claims.
+"""
+
+import struct
+
+from lakemq.errors import BadFrameError
+from lakemq.wire.buffer import Buffer
+from lakemq.wire.header import MAGIC, REQUEST_HEADER_BYTES
+
+FRAME_BYTES_MAX = 8 << 20
+_CHUNK_BYTES = 256 << 10
+_ROOM_BYTES_MIN = 4 << 10
+
+_LENGTH = struct.Struct(">i")
+_LENGTH_MAGIC = struct.Struct(">iI")
+
+
+class FrameDecoder:
+    """Takes bytes in pieces of any size, gives whole frames, length field included.
+
+    After a BadFrameError the stream is out of step and the decoder refuses everything: close the connection.
+    """
+
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX, chunk_bytes: int = _CHUNK_BYTES) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._chunk_bytes = chunk_bytes
+        self._chunk = memoryview(bytearray(0))
+        self._start = 0  # of the first frame not given out
+        self._end = 0  # of what has arrived
+        self._is_broken = False
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of a frame that is not whole yet."""
+        return self._end - self._start
+
+    def room(self) -> memoryview:
+        """Where the socket may write next; never empty."""
+        if len(self._chunk) - self._end < _ROOM_BYTES_MIN:
+            self._begin_chunk()
+        return self._chunk[self._end :]
+
+    def received(self, size: int) -> list[memoryview]:
+        """`size` bytes were written into `room()`: the frames that are whole now."""
+        self._end += size
+        if self._is_broken:
+            raise BadFrameError("the stream was out of step before")
+        return self._cut()
+
+    def feed(self, data: Buffer) -> list[memoryview]:
+        """The same for bytes that are elsewhere: they are copied in."""
+        frames: list[memoryview] = []
+        view = memoryview(data)
+        while len(view):
+            room = self.room()
+            size = min(len(room), len(view))
+            room[:size] = view[:size]
+            frames += self.received(size)
+            view = view[size:]
+        return frames
+
+    def _cut(self) -> list[memoryview]:
+        frames = []
+        while self._end - self._start >= 4:
+            length = self._checked_length()
+            if self._end - self._start < length:
+                break
+            frames.append(self._chunk[self._start : self._start + length])
+            self._start += length
+        return frames
+
+    def _checked_length(self) -> int:
+        length: int = _LENGTH.unpack_from(self._chunk, self._start)[0]
+        if not REQUEST_HEADER_BYTES <= length <= self._frame_bytes_max:
+            self._is_broken = True
+            raise BadFrameError(f"length {length} is not within {REQUEST_HEADER_BYTES} and {self._frame_bytes_max}")
+        if self._end - self._start >= 8:
+            _, magic = _LENGTH_MAGIC.unpack_from(self._chunk, self._start)
+            if magic != MAGIC:
+                self._is_broken = True
+                raise BadFrameError(f"magic {magic:#010x} instead of {MAGIC:#010x}")
+        return length
+
+    def _begin_chunk(self) -> None:
+        """A new chunk with what is left of the old; large frames get room as they prove to be large."""
+        held = self._chunk[self._start : self._end]
+        size = max(self._chunk_bytes, min(2 * len(held), self._frame_bytes_max) + _ROOM_BYTES_MIN)
+        chunk = memoryview(bytearray(size))
+        chunk[: len(held)] = held
+        self._chunk, self._start, self._end = chunk, 0, len(held)
