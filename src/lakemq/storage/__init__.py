@@ -1,0 +1,1 @@
+"""The storage engine: journal, indexes and state files, over a Disk."""

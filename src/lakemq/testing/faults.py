@@ -1,0 +1,31 @@
+"""Planned failures of a simulated disk: which operation, which one of them, and with what error."""
+
+from dataclasses import dataclass
+
+OPERATIONS = ("write", "sync", "sync_dir", "read", "create", "rename", "remove", "preallocate", "truncate")
+
+
+@dataclass(slots=True)
+class Fault:
+    """The matching operations fail, `times` of them, once `after` more have passed."""
+
+    operation: str
+    error: OSError
+    after: int = 0
+    path_contains: str = ""
+    times: int = 1
+    wrote: int = 0  # what is done all the same: bytes of a write, data operations of a sync
+
+    def __post_init__(self) -> None:
+        if self.operation not in OPERATIONS:
+            raise ValueError(f"no such operation: {self.operation!r}")
+
+    def hits(self, operation: str, path: str) -> bool:
+        """Whether this operation fails. Counts it if it matches, so ask once for each."""
+        if operation != self.operation or self.path_contains not in path or not self.times:
+            return False
+        if self.after:
+            self.after -= 1
+            return False
+        self.times -= 1
+        return True

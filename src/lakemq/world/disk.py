@@ -1,0 +1,181 @@
+"""The real disk: storage.disk's promises kept with Linux system calls.
+
+Nothing is buffered here: after `write_at` the bytes are in the page cache, after `sync` on the device.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Sequence
+
+from lakemq.storage.disk import Buffer, DirectoryLockedError, Disk, File, Lock, split_path
+
+_BUFFERS_MAX = 1024  # Linux' IOV_MAX: what one vectored call takes
+_FILE_MODE = 0o640
+_DIRECTORY_MODE = 0o750
+
+
+class RealDisk(Disk):
+    """The tree below one directory. The directory itself may be missing until `make_dir("")`."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self._root = os.path.abspath(os.fspath(root))
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        return RealFile(path, self._open(path, os.O_CREAT if create else 0))
+
+    def names(self, directory: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self._full(directory)))
+        except FileNotFoundError:
+            return []
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(self._full(path))
+
+    def is_dir(self, path: str) -> bool:
+        return os.path.isdir(self._full(path))
+
+    def make_dir(self, path: str) -> None:
+        missing, directory = [], self._full(path)
+        while not os.path.isdir(directory):
+            missing.append(directory)
+            directory = os.path.dirname(directory)
+        for directory in reversed(missing):
+            _make_directory(directory)
+            if len(directory) <= len(self._root):  # the root or above: its name lies where no sync_dir reaches
+                _sync_directory(os.path.dirname(directory))
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(self._below_root(source), self._below_root(target))
+
+    def remove(self, path: str) -> None:
+        full = self._below_root(path)
+        if os.path.isdir(full) and not os.path.islink(full):
+            os.rmdir(full)
+        else:
+            os.unlink(full)
+
+    def sync_dir(self, directory: str) -> None:
+        _sync_directory(self._full(directory))
+
+    def free_bytes(self) -> int:
+        status = os.statvfs(self._root)
+        return status.f_bavail * status.f_frsize
+
+    def lock(self, path: str) -> Lock:
+        fd = self._open(path, os.O_CREAT)
+        try:
+            # flock belongs to the open file, not to the process: a second open in this process is refused as well.
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise DirectoryLockedError(f"{path} is locked by another owner") from None
+        except BaseException:
+            os.close(fd)
+            raise
+        return RealLock(fd)
+
+    def _open(self, path: str, flags: int) -> int:
+        return os.open(self._full(path), os.O_RDWR | os.O_CLOEXEC | flags, _FILE_MODE)
+
+    def _full(self, path: str) -> str:
+        return os.path.join(self._root, *split_path(path))
+
+    def _below_root(self, path: str) -> str:
+        if not path:
+            raise ValueError("the root itself is neither renamed nor removed")
+        return self._full(path)
+
+
+class RealFile(File):
+    """A file descriptor; -1 once closed, which every system call refuses with EBADF."""
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
+        total = sum(map(len, buffers))
+        written = os.pwritev(self._fd, buffers, position) if len(buffers) <= _BUFFERS_MAX else 0
+        if written < total:
+            self._write_rest(position, buffers, written, total)
+        return total
+
+    def read_at(self, position: int, size: int) -> bytes:
+        data = os.pread(self._fd, size, position)
+        while 0 < len(data) < size:  # the end of the file, a signal, or more than one call may return
+            more = os.pread(self._fd, size - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def map(self) -> memoryview:
+        if not self.size():  # the system refuses to map nothing; also, a closed file must fail here, not map memory
+            return memoryview(b"")
+        # Only the view holds the mapping, so it goes when the last slice of it does and close() need not know of it.
+        return memoryview(mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ))
+
+    def sync(self) -> None:
+        if self._fd < 0:  # Python would say ValueError here, which nobody takes for a failed sync
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
+        os.fdatasync(self._fd)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def preallocate(self, size: int) -> None:
+        if size:  # the system calls a length of zero an error
+            os.posix_fallocate(self._fd, 0, size)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _write_rest(self, position: int, buffers: Sequence[Buffer], written: int, total: int) -> None:
+        """Go on after a short write (F19), or with more buffers than one call takes."""
+        first, skip = 0, written  # buffers before `first` are written, and `skip` bytes from there on
+        while written < total:
+            while skip >= len(buffers[first]):
+                skip -= len(buffers[first])
+                first += 1
+            group = [memoryview(buffers[first])[skip:], *buffers[first + 1 : first + _BUFFERS_MAX]]
+            count = os.pwritev(self._fd, group, position + written)
+            if not count:
+                raise OSError(errno.EIO, "the file takes no more bytes and gives no reason", self.path)
+            written += count
+            skip += count
+
+
+class RealLock(Lock):
+    """The open file that carries a flock."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)  # the last close of an open file ends its flock
+
+
+def _make_directory(full: str) -> None:
+    try:
+        os.mkdir(full, _DIRECTORY_MODE)
+    except FileExistsError:
+        if not os.path.isdir(full):  # else another process was faster: that is as good
+            raise
+
+
+def _sync_directory(full: str) -> None:
+    fd = os.open(full, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
