@@ -4,6 +4,7 @@
  * asks the definition why; so only what is accepted here has to agree, and one test suite runs on both.
  * Nothing here keeps a reference or allocates per message.
  */
+#define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
@@ -305,11 +306,76 @@ static PyObject *hot_stamp(PyObject *self, PyObject *const *args, Py_ssize_t n) 
     return PyLong_FromLongLong(index);
 }
 
+/* ---- index entries -------------------------------------------------------------------------------------------------- */
+
+enum { ENTRY_BYTES = 48, ENTRY_CRC = 44, NO_TAG = 0, UNKNOWN_TAG = 1 };
+
+/* storage.index.tag_hash: 0 none, 1 cannot tell without parsing, else a hash of the value. */
+static uint32_t tag_hash(const uint8_t *p, int64_t n) {
+    if (n < 4 || memmem(p, (size_t)n, "TAGS", 4) == NULL) return NO_TAG;
+    if (memchr(p, '\\', (size_t)n) != NULL) return UNKNOWN_TAG;
+    const uint8_t *end = p + n;
+    while (p < end) {
+        const uint8_t *stop = memchr(p, '\n', (size_t)(end - p));
+        if (stop == NULL) stop = end;
+        if (stop - p >= 5 && memcmp(p, "TAGS=", 5) == 0) {
+            uint32_t hash = crc32_of(0, p + 5, (size_t)(stop - p - 5));
+            return hash < 2 ? 2 : hash;
+        }
+        p = stop + 1;
+    }
+    return UNKNOWN_TAG;
+}
+
+/* make_entries(data, start, count, position, record_offset, record_length, store_time_ms) -> bytes */
+static PyObject *hot_make_entries(PyObject *self, PyObject *const *args, Py_ssize_t n) {
+    int64_t a[6];
+    if (!wants("make_entries", n, 7) || !numbers(args + 1, 6, a)) return NULL;
+    int64_t at = a[0], count = a[1], position = a[2], record_offset = a[3];
+    if (at < 0 || count < 0 || count > UINT16_MAX) {
+        PyErr_SetString(PyExc_ValueError, "make_entries: start or count is out of range");
+        return NULL;
+    }
+    Py_buffer data;
+    if (PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE)) return NULL;
+    PyObject *out = PyBytes_FromStringAndSize(NULL, count * ENTRY_BYTES);
+    if (out == NULL) { PyBuffer_Release(&data); return NULL; }
+    uint8_t *e = (uint8_t *)PyBytes_AS_STRING(out);
+    int ok = 1;
+    for (int64_t left = count - 1; ok && left >= 0; left--, e += ENTRY_BYTES) {
+        const uint8_t *m = (const uint8_t *)data.buf + at;
+        Parts parts;
+        ok = find_parts(m, data.len - at, &parts);
+        if (!ok) break;
+        int is_batch = get16(m + SYSTEM_CODE) & BATCH;
+        int64_t into = at - a[0];
+        memcpy(e, m + INDEX, 8);
+        put64(e + 8, (uint64_t)(position + into));
+        put32(e + 16, (uint32_t)parts.length);
+        put16(e + 20, is_batch ? get16(m + FLAG) : 1);
+        put16(e + 22, (uint16_t)left);
+        put32(e + 24, is_batch ? UNKNOWN_TAG : tag_hash(m + parts.attributes, parts.attributes_bytes));
+        put32(e + 28, (uint32_t)(record_offset + into));
+        put32(e + 32, (uint32_t)a[4]);
+        put64(e + 36, (uint64_t)a[5]);
+        put32(e + ENTRY_CRC, crc32_of(0, e, ENTRY_CRC));
+        at += parts.length;
+    }
+    PyBuffer_Release(&data);
+    if (!ok) {
+        Py_DECREF(out);
+        PyErr_SetString(PyExc_ValueError, "make_entries: the messages were not scanned");
+        return NULL;
+    }
+    return out;
+}
+
 static PyMethodDef methods[] = {
     {"crc32", (PyCFunction)(void (*)(void))hot_crc32, METH_FASTCALL, "CRC-32 as zlib computes it."},
     {"measure", (PyCFunction)(void (*)(void))hot_measure, METH_FASTCALL, "Twin of record.measure_python."},
     {"scan", (PyCFunction)(void (*)(void))hot_scan, METH_FASTCALL, "Twin of record.scan_python."},
     {"stamp", (PyCFunction)(void (*)(void))hot_stamp, METH_FASTCALL, "Twin of record.stamp_python."},
+    {"make_entries", (PyCFunction)(void (*)(void))hot_make_entries, METH_FASTCALL, "Twin of make_entries_python."},
     {NULL, NULL, 0, NULL},
 };
 

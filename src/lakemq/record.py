@@ -303,6 +303,13 @@ def check_bounds(view: memoryview, at: int, end: int) -> int:
     return _parts(view, at, end)[-1]
 
 
+def attributes_of(data: Buffer, at: int) -> bytes:
+    """The attributes of the scanned message at `at`, as they are carried."""
+    view = memoryview(data)
+    _, start, end, _, _ = _parts(view, at, len(view))
+    return bytes(view[start + 2 : end])
+
+
 def _parts(view: memoryview, at: int, end: int) -> tuple[int, int, int, int, int]:
     """Where body, businessId and attributes end, where app starts, and where the message ends.
 

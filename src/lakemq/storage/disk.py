@@ -124,6 +124,10 @@ class Disk(Protocol):
         """Make durable what was created, renamed and removed in this directory (not below it)."""
         ...
 
+    def sync_all(self) -> None:
+        """Make everything durable, contents and names, in one go: for many files of which none is urgent."""
+        ...
+
     def free_bytes(self) -> int:
         """Room left for us."""
         ...

@@ -99,6 +99,14 @@ class SimDisk(Disk):
         self.begin("sync_dir", directory)
         self._tree.sync(node)
 
+    def sync_all(self) -> None:
+        self.check_power()
+        self.begin("sync_all", "")
+        for node in self._tree.files():
+            node.sync()
+        for directory in self._tree.directories():
+            self._tree.sync(directory)
+
     def free_bytes(self) -> int:
         self.check_power()
         if self.capacity_bytes is None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-OPERATIONS = ("write", "sync", "sync_dir", "read", "create", "rename", "remove", "preallocate", "truncate")
+OPERATIONS = ("write", "sync", "sync_dir", "sync_all", "read", "create", "rename", "remove", "preallocate", "truncate")
 
 
 @dataclass(slots=True)

@@ -167,14 +167,16 @@ class Tree:
 
     def files(self) -> list[FileNode]:
         """Every file that has a name now."""
-        found, directories = [], [self.root]
+        return [
+            node for directory in self.directories() for node in directory.seen.values() if isinstance(node, FileNode)
+        ]
+
+    def directories(self) -> list[Directory]:
+        """Every directory that has a name now, the root first."""
+        directories = [self.root]
         for directory in directories:  # grows as we go down
-            for node in directory.seen.values():
-                if isinstance(node, FileNode):
-                    found.append(node)
-                else:
-                    directories.append(node)
-        return found
+            directories += [node for node in directory.seen.values() if isinstance(node, Directory)]
+        return directories
 
     def _makers(self, path: str) -> tuple[NameStep, ...]:
         """The steps that made the directories above a name."""

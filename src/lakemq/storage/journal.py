@@ -1,0 +1,294 @@
+"""Segments end to end: one stream of bytes, appended at its end, read anywhere, cut at its end, dropped at its start.
+
+Knows nothing of what the bytes mean. What is appended in one turn is written with one call (`flush`); a sync is handed
+out as a ticket that the world runs in a thread, and covers all that was written before it was handed out.
+A failed sync is final (R3): from then on nothing is written. A failed write leaves the end where it was.
+"""
+
+import errno
+from bisect import bisect_right
+from collections import OrderedDict
+
+from lakemq.errors import DiskIOError, ReadError, WriteError
+from lakemq.storage import files
+from lakemq.storage.disk import Buffer, Disk, File
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+class SyncTicket:
+    """One sync to be run, off the loop: files first, then the directory if a name in it is new."""
+
+    __slots__ = ("_directory", "_disk", "_files", "position")
+
+    def __init__(self, position: int, to_sync: list[File], disk: Disk, directory: str | None) -> None:
+        self.position = position  # all before it is durable once `run` has returned
+        self._files = to_sync
+        self._disk = disk
+        self._directory = directory
+
+    def run(self) -> None:
+        """Block until it is durable; an OSError is final."""
+        for file in self._files:
+            file.sync()
+        if self._directory is not None:
+            self._disk.sync_dir(self._directory)
+
+
+class Journal:
+    """The bytes from `first_position` to `end_position`.
+
+    written_position ≤ end_position: what this turn appended is in between.
+    synced_position ≤ written_position: a power loss may take what is in between.
+    """
+
+    def __init__(self, disk: Disk, *, segment_bytes: int, open_files_max: int = 64) -> None:
+        self._disk = disk
+        self._segment_bytes = segment_bytes
+        self._open_files_max = open_files_max
+        self._bases: list[int] = []
+        self._open: OrderedDict[int, File] = OrderedDict()  # by base; the longest unused first
+        self._pending: list[Buffer] = []
+        self._to_sync: dict[int, File] = {}  # written since the last ticket
+        self._has_new_name = False
+        self._ticket: SyncTicket | None = None
+        self._needs_heal = False
+        self.failure: str | None = None  # why nothing is written any more
+        self.end_position = self.written_position = self.synced_position = 0
+
+    # --- opening -----------------------------------------------------------------------------------------------
+
+    def attach(self, bases: list[int], end_position: int) -> None:
+        """Take over what recovery found; everything before `end_position` is durable."""
+        self._bases = bases
+        self.end_position = self.written_position = self.synced_position = end_position
+
+    def create(self, base: int) -> None:
+        """Begin with an empty segment; durable when this returns."""
+        self._add_segment(base)
+        self.end_position = self.written_position = base
+        ticket = self.begin_sync()
+        assert ticket is not None
+        ticket.run()
+        self.end_sync(ticket)
+
+    # --- asking ------------------------------------------------------------------------------------------------
+
+    @property
+    def first_position(self) -> int:
+        """The oldest byte kept."""
+        return self._bases[0]
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """What a power loss could take now."""
+        return self.end_position - self.synced_position
+
+    def bases(self) -> list[int]:
+        """The position of each segment's first byte, oldest first."""
+        return list(self._bases)
+
+    def segment_end(self, base: int) -> int:
+        """Where a segment's bytes end."""
+        at = self._bases.index(base) + 1
+        return self._bases[at] if at < len(self._bases) else self.end_position
+
+    @property
+    def is_at_segment_start(self) -> bool:
+        """Whether the last segment is still empty."""
+        return self.end_position == self._bases[-1]
+
+    def starts_segment(self, position: int) -> bool:
+        """Whether a segment begins at that position."""
+        at = bisect_right(self._bases, position) - 1
+        return at >= 0 and self._bases[at] == position
+
+    def fits(self, size: int) -> bool:
+        """Whether that many bytes have room in the last segment."""
+        return self.end_position + size <= self._bases[-1] + self._segment_bytes
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    def append(self, buffers: tuple[Buffer, ...], size: int) -> int:
+        """Put bytes at the end and return their position; `flush` writes them, so they must not change until then."""
+        self.check_writable()
+        assert self.fits(size), "the caller rolls first"
+        position = self.end_position
+        self._pending += buffers
+        self.end_position = position + size
+        return position
+
+    def flush(self) -> None:
+        """Write what this turn appended, in one call. WriteError or DiskIOError: none of it counts as written."""
+        if not self._pending:
+            return
+        self.check_writable()
+        base = self._bases[-1]
+        pending, self._pending = self._pending, []
+        try:
+            file = self._file(base)
+            if self._needs_heal:
+                self._heal(file, base)
+            self._needs_heal = True  # until all of it is written, the disk may hold any part of it
+            file.write_at(self.written_position - base, pending)
+        except OSError as error:
+            self.end_position = self.written_position
+            raise self._refusal(error) from error
+        self._needs_heal = False
+        self._to_sync[base] = file
+        self.written_position = self.end_position
+
+    def discard(self) -> None:
+        """Forget what was appended and not written."""
+        self._pending = []
+        self.end_position = self.written_position
+
+    def roll(self) -> None:
+        """Begin a new segment at the end. WriteError if there is no room for one; the old one stays the last then."""
+        self.flush()
+        self.check_writable()
+        try:
+            self._add_segment(self.end_position)
+        except OSError as error:
+            raise self._refusal(error) from error
+
+    def check_writable(self) -> None:
+        """DiskIOError once a sync has failed."""
+        if self.failure is not None:
+            raise DiskIOError(f"the journal is read-only: {self.failure}")
+
+    # --- syncing -----------------------------------------------------------------------------------------------
+
+    def begin_sync(self) -> SyncTicket | None:
+        """A ticket for all that is written; None if all is synced, or while another ticket is out."""
+        if self._ticket is not None or self.failure is not None or not (self._to_sync or self._has_new_name):
+            return None
+        directory = files.JOURNAL_DIRECTORY if self._has_new_name else None
+        self._ticket = SyncTicket(self.written_position, list(self._to_sync.values()), self._disk, directory)
+        self._to_sync = {}
+        self._has_new_name = False
+        return self._ticket
+
+    def end_sync(self, ticket: SyncTicket, error: OSError | None = None) -> None:
+        """The ticket was run; with an error the journal is read-only from now on (R3)."""
+        assert ticket is self._ticket
+        self._ticket = None
+        if error is not None:
+            self.failure = f"a sync failed ({error}); restart the broker after the disk is mended"
+            self.discard()
+            return
+        self.synced_position = max(self.synced_position, ticket.position)
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to `size` written bytes from `position` within one segment; ReadError if the disk will not give them."""
+        at = bisect_right(self._bases, position) - 1
+        if at < 0 or position >= self.written_position:
+            raise ReadError(f"position {position} is not in the journal")
+        base = self._bases[at]
+        end = self._bases[at + 1] if at + 1 < len(self._bases) else self.written_position
+        try:
+            return self._file(base).read_at(position - base, min(size, end - position))
+        except OSError as error:
+            raise ReadError(f"reading {size} bytes at position {position}: {error}") from error
+
+    # --- the two ends ------------------------------------------------------------------------------------------
+
+    def cut(self, position: int) -> None:
+        """Forget everything from `position` on: it reads as zeros, durably, when this returns."""
+        self.discard()
+        while len(self._bases) > 1 and self._bases[-1] >= position:
+            self._remove(self._bases.pop())
+        base = self._bases[-1]
+        file = self._file(base)
+        self._heal_from(file, position - base)
+        file.sync()
+        self._disk.sync_dir(files.JOURNAL_DIRECTORY)
+        self._to_sync.pop(base, None)
+        self.end_position = self.written_position = position
+        self.synced_position = min(self.synced_position, position)
+
+    def drop_first(self) -> None:
+        """Remove the oldest segment, which may not be the last."""
+        assert len(self._bases) > 1, "the last segment stays"
+        self._remove(self._bases.pop(0))
+
+    def close(self) -> None:
+        """Give all files back, without a sync."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _add_segment(self, base: int) -> None:
+        path = f"{files.JOURNAL_DIRECTORY}/{files.segment_name(base)}"
+        file = self._disk.open(path, create=True)
+        try:
+            file.truncate(0)  # what a failed roll left
+            file.preallocate(self._segment_bytes)
+        except OSError:
+            file.close()
+            self._discard_file(path)
+            raise
+        if self._bases:
+            self._give_back_room(self._bases[-1], base)
+        self._bases.append(base)
+        self._open[base] = file
+        self._to_sync[base] = file
+        self._has_new_name = True
+        self._needs_heal = False
+
+    def _give_back_room(self, base: int, end: int) -> None:
+        """The rest of a finished segment is not needed; a file that stays too long is only too long."""
+        try:
+            self._file(base).truncate(end - base)
+        except OSError:
+            return
+
+    def _discard_file(self, path: str) -> None:
+        try:
+            self._disk.remove(path)
+        except OSError:
+            return  # it is empty, and the next roll to this position takes it over
+
+    def _heal(self, file: File, base: int) -> None:
+        """Wipe what a failed write may have left: it must not be taken for a record later."""
+        self._heal_from(file, self.written_position - base)
+        self._needs_heal = False
+
+    def _heal_from(self, file: File, offset: int) -> None:
+        file.truncate(offset)
+        file.preallocate(self._segment_bytes)
+
+    def _refusal(self, error: OSError) -> WriteError | DiskIOError:
+        if error.errno in _NO_ROOM:
+            return WriteError(f"the disk is full: {error}")
+        self.failure = f"a write failed ({error}); restart the broker after the disk is mended"
+        self.discard()
+        return DiskIOError(f"the journal could not be written: {error}")
+
+    def _file(self, base: int) -> File:
+        file = self._open.get(base)
+        if file is None:
+            file = self._disk.open(f"{files.JOURNAL_DIRECTORY}/{files.segment_name(base)}")
+            self._open[base] = file
+            self._close_unused()
+        else:
+            self._open.move_to_end(base)
+        return file
+
+    def _close_unused(self) -> None:
+        """Keep to the cap; the last segment and those being synced stay open."""
+        kept = {self._bases[-1], *self._to_sync}
+        for base in list(self._open)[: max(len(self._open) - self._open_files_max, 0)]:
+            if base not in kept and self._ticket is None:
+                self._open.pop(base).close()
+
+    def _remove(self, base: int) -> None:
+        file = self._open.pop(base, None)
+        if file is not None:
+            file.close()
+        self._to_sync.pop(base, None)
+        self._disk.remove(f"{files.JOURNAL_DIRECTORY}/{files.segment_name(base)}")

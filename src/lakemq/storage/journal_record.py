@@ -1,0 +1,85 @@
+"""One record of the journal: a fixed header, then the payload. Messages of one partition, or one control fact.
+
+Two checksums: the header's covers its own position too, so that bytes which once were a record elsewhere are not one
+here; the payload's covers every byte a consumer will get. Each record also says how much of the journal was known to
+be synced when it was made: a later record that is whole thereby proves that damage before it is damage, and not the
+torn tail of a crash.
+"""
+
+import struct
+from enum import IntEnum
+from typing import NamedTuple
+
+from lakemq.checksum import crc32
+
+Buffer = bytes | bytearray | memoryview
+
+MAGIC = 0x4C4D5152  # "LMQR"
+MAGIC_BYTES = MAGIC.to_bytes(4, "big")
+FORMAT_VERSION = 1
+NO_ADDRESS = bytes(16)
+
+# length, magic, format version, type, partition, term, topic, message count, first index, index count, store time,
+# synced position, client address, payload CRC
+_HEADER = struct.Struct(">IIBBhiiiqiqq16sI")
+_CRC = struct.Struct(">I")
+_POSITION = struct.Struct(">q")
+_LENGTH = struct.Struct(">I")
+HEADER_BYTES = _HEADER.size + _CRC.size
+_CRC_OFFSET = _HEADER.size
+
+
+class RecordType(IntEnum):
+    """What a payload is. The engine reads MESSAGES and TABLE; the others are its users'."""
+
+    MESSAGES = 1
+    TABLE = 2  # at the head of each segment: how far every partition and term had come
+    TOPIC = 3
+    ACK = 4
+    RETRY = 5
+    DELAY = 6
+    DEAD_LETTER = 7
+    TRANSACTION = 8
+    POLICY = 9
+
+
+class RecordHeader(NamedTuple):
+    """A record's header; `length` is the whole record's, header included."""
+
+    length: int
+    type: int
+    partition: int
+    term: int
+    topic: int
+    message_count: int
+    first_index: int
+    index_count: int
+    store_time_ms: int
+    synced_position: int
+    client_address: bytes
+    payload_crc: int
+
+
+def pack_header(header: RecordHeader, position: int) -> bytes:
+    """The header's bytes for a record at that position of the journal."""
+    data = _HEADER.pack(header.length, MAGIC, FORMAT_VERSION, *header[1:])
+    return data + _CRC.pack(crc32(_POSITION.pack(position), crc32(data)))
+
+
+def unpack_header(data: Buffer, offset: int, position: int) -> RecordHeader | None:
+    """The header at `offset`, if that is one of a record at `position`; its payload is not looked at."""
+    if len(data) - offset < HEADER_BYTES:
+        return None
+    length, magic, version, *rest = _HEADER.unpack_from(data, offset)
+    if magic != MAGIC or version != FORMAT_VERSION or length < HEADER_BYTES:
+        return None
+    crc = _CRC.unpack_from(data, offset + _CRC_OFFSET)[0]
+    if crc != crc32(_POSITION.pack(position), crc32(memoryview(data)[offset : offset + _CRC_OFFSET])):
+        return None
+    return RecordHeader(length, *rest)
+
+
+def is_payload_whole(header: RecordHeader, data: Buffer, offset: int) -> bool:
+    """Whether the payload of the record at `offset` is all there and matches its CRC."""
+    payload = memoryview(data)[offset + HEADER_BYTES : offset + header.length]
+    return len(payload) == header.length - HEADER_BYTES and crc32(payload) == header.payload_crc

@@ -1,0 +1,353 @@
+"""From the files that a crash left to a group that can serve.
+
+Starts from the checkpoint, or from the oldest segment's table if there is none that holds, and walks over what was
+written since. Where records end there is either the torn tail of a crash, which is cut, or damage: a later record
+proves that these bytes were synced, and they are noted and left out. May itself be killed at any point (R12).
+Nothing unknown or damaged is deleted: it goes to the quarantine (R7).
+"""
+
+from collections.abc import Callable
+
+from lakemq.storage import files
+from lakemq.storage.disk import Disk, Lock
+from lakemq.storage.index import PartitionIndex
+from lakemq.storage.index_files import IndexFileCache
+from lakemq.storage.journal import Journal
+from lakemq.storage.journal_record import RecordHeader, RecordType
+from lakemq.storage.partition_group import PartitionGroup, Recovered, StorageConfig, entries_of
+from lakemq.storage.state_file import read_state, write_state
+from lakemq.storage.tables import Checkpoint, DamagedRange, Tables, TermRow
+from lakemq.storage.walk import Found, Segment, Walk
+
+FORMAT_VERSION = 1
+_FORMAT_NAME = b"lakemq-data "
+_KEPT_TAIL_BYTES = 64 << 20
+_REWRITE_BYTES = 8 << 20
+
+
+class ForeignDirectoryError(Exception):
+    """This directory is not ours to touch: a newer format, or files without one."""
+
+
+def open_group(disk: Disk, config: StorageConfig | None = None) -> PartitionGroup:
+    """Recover a data directory, or begin an empty one.
+
+    ForeignDirectoryError or DirectoryLockedError leave it as it was (F07); OSError means the disk does not let us.
+    """
+    config = config or StorageConfig()
+    is_new = _check_format(disk)
+    lock = disk.lock(files.LOCK)
+    try:
+        if is_new:
+            _begin(disk)
+        return _Recovery(disk, config).run(lock)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _check_format(disk: Disk) -> bool:
+    """True for a directory with nothing in it yet."""
+    state = read_state(disk, files.FORMAT)
+    if state is not None:
+        name, _, version = state[1].partition(b" ")
+        if name + b" " != _FORMAT_NAME or not version.isdigit():
+            raise ForeignDirectoryError(f"the format file says {state[1]!r}")
+        if int(version) > FORMAT_VERSION:
+            raise ForeignDirectoryError(f"the data are of format {int(version)}, this program knows {FORMAT_VERSION}")
+        return False
+    strangers = [name for name in disk.names("") if name not in (files.LOCK, files.FORMAT + ".new")]
+    if any(disk.names(name) if disk.is_dir(name) else True for name in strangers):
+        raise ForeignDirectoryError(f"there is no format file, but there are {', '.join(strangers[:5])}")
+    return True
+
+
+def _begin(disk: Disk) -> None:
+    """Directories first, durably; the format file says that they are there."""
+    for name in (files.JOURNAL_DIRECTORY, files.INDEX_DIRECTORY, files.QUARANTINE_DIRECTORY):
+        disk.make_dir(name)
+    disk.sync_dir("")
+    write_state(disk, files.FORMAT, 1, _FORMAT_NAME + str(FORMAT_VERSION).encode())
+
+
+class _Recovery:
+    """One recovery, step by step, and what the records walked over so far add up to."""
+
+    def __init__(self, disk: Disk, config: StorageConfig) -> None:
+        self._disk = disk
+        self._config = config
+        self._index_files = IndexFileCache(disk, config.open_index_files_max)
+        self._notes: list[str] = []
+        self._segments: list[Segment] = []
+        self._indexes: dict[tuple[int, int], PartitionIndex] = {}
+        self._terms: list[TermRow] = []
+        self._damage: list[DamagedRange] = []
+        self._has_table = False  # without one, a partition's first record tells its first index
+        self._synced_position = 0  # as the newest record or checkpoint claims it
+        self._pending_bytes = 0
+
+    def run(self, lock: Lock) -> PartitionGroup:
+        """Everything, up to a new checkpoint."""
+        journal = Journal(
+            self._disk, segment_bytes=self._config.segment_bytes, open_files_max=self._config.open_segments_max
+        )
+        state = read_state(self._disk, files.CHECKPOINT)
+        checkpoint = self._usable(state)
+        self._find_segments()
+        if self._segments:
+            if checkpoint is not None and not self._speaks_of_this_journal(checkpoint):
+                checkpoint = None
+            self._recover(journal, checkpoint)
+        elif checkpoint is not None and checkpoint.position > 0:
+            raise ForeignDirectoryError("the checkpoint knows of a journal, but there is no segment: restore them")
+        else:
+            journal.create(0)
+        group = PartitionGroup(
+            self._disk,
+            self._config,
+            self._index_files,
+            Recovered(
+                journal,
+                self._indexes,
+                self._terms,
+                self._damage,
+                checkpoint_sequence=state[0] if state is not None else 0,
+                checkpoint_position=checkpoint.position if checkpoint is not None else 0,
+                lock=lock,
+                notes=self._notes,
+            ),
+        )
+        ticket = group.begin_checkpoint()  # from now on the end of this run is not a clean one
+        ticket.run()
+        group.end_checkpoint(ticket)
+        return group
+
+    # --- what is there -----------------------------------------------------------------------------------------
+
+    def _usable(self, state: tuple[int, bytes] | None) -> Checkpoint | None:
+        try:
+            return Checkpoint.unpack(state[1]) if state is not None else None
+        except ValueError as error:
+            self._notes.append(f"checkpoint not usable: {error}")
+            return None
+
+    def _speaks_of_this_journal(self, checkpoint: Checkpoint) -> bool:
+        is_inside = self._segments[0].base <= checkpoint.position <= self._segments[-1].end
+        if not is_inside:
+            self._notes.append(f"checkpoint at position {checkpoint.position} is outside of the journal: not used")
+        return is_inside
+
+    def _find_segments(self) -> None:
+        bases = []
+        for name in self._disk.names(files.JOURNAL_DIRECTORY):
+            base = files.segment_base(name)
+            if base is None:
+                self._quarantine(f"{files.JOURNAL_DIRECTORY}/{name}", "not a segment's name")
+            else:
+                bases.append(base)
+        for number, base in enumerate(bases):
+            file = self._disk.open(f"{files.JOURNAL_DIRECTORY}/{files.segment_name(base)}")
+            end = base + file.size()
+            if number + 1 < len(bases):
+                end = min(end, bases[number + 1])  # a finished segment may not have been shortened
+            self._segments.append(Segment(base, end, file))
+
+    # --- the steps ---------------------------------------------------------------------------------------------
+
+    def _recover(self, journal: Journal, checkpoint: Checkpoint | None) -> None:
+        start = self._segments[0].base
+        if checkpoint is None:
+            self._forget_indexes(set())
+        else:
+            self._take_over(checkpoint)
+            start = checkpoint.position
+        end = self._walk(start, None, start, self._is_next, self._add)
+        kept = self._cut_tail(end)
+        self._make_durable(kept, end)
+        for segment in self._segments:
+            segment.file.close()
+        journal.attach([segment.base for segment in kept], end)
+        for index in self._indexes.values():
+            index.visible_index = index.next_index
+            index.flush(end)
+
+    def _take_over(self, checkpoint: Checkpoint) -> None:
+        """Begin where the checkpoint is; indexes that are not what it says are made again up to there."""
+        tables = checkpoint.tables
+        self._has_table = True
+        self._terms, self._damage = tables.terms, tables.damage
+        self._synced_position = checkpoint.position
+        unsound = {}
+        for row in tables.partitions:
+            index = self._index(row.topic, row.partition)
+            if not index.attach(
+                row.last_file_first, row.in_last_file, row.next_index, may_have_gaps=bool(self._damage)
+            ):
+                self._notes.append(f"index of topic {row.topic} partition {row.partition} is not sound: made again")
+                index.clear()
+                unsound[row.topic, row.partition] = row.next_index
+        self._forget_indexes(set(self._indexes))
+        if unsound:
+            self._make_again(unsound, checkpoint.position)
+
+    def _make_again(self, unsound: dict[tuple[int, int], int], end: int) -> None:
+        def add(found: Found) -> None:
+            key = found.header.topic, found.header.partition
+            if found.header.type == RecordType.MESSAGES and key in unsound:
+                self._add_messages(self._indexes[key], found)
+
+        self._walk(self._segments[0].base, end, end, None, add)
+        for key, next_index in unsound.items():
+            self._indexes[key].next_index = next_index
+
+    def _forget_indexes(self, known: set[tuple[int, int]]) -> None:
+        """Remove index files of partitions that are not taken over: they are made again if they have messages."""
+        for topic in self._disk.names(files.INDEX_DIRECTORY):
+            for partition in self._disk.names(f"{files.INDEX_DIRECTORY}/{topic}"):
+                if not (topic.isdigit() and partition.isdigit()):
+                    self._quarantine(f"{files.INDEX_DIRECTORY}/{topic}/{partition}", "not an index directory's name")
+                elif (int(topic), int(partition)) not in known:
+                    index = PartitionIndex(self._index_files, int(topic), int(partition), self._config.entries_per_file)
+                    index.clear()
+
+    # --- the walk ----------------------------------------------------------------------------------------------
+
+    def _walk(
+        self,
+        position: int,
+        end: int | None,
+        proven: int,
+        accept: Callable[[int, RecordHeader], bool] | None,
+        add: Callable[[Found], None],
+    ) -> int:
+        """Add every record from `position` to `end`, or to where they end, which is returned.
+
+        What is before `proven`, or has a record behind it that says so, was synced: a hole there is damage.
+        """
+        search_bytes = self._config.unsynced_bytes_max + self._config.record_bytes_max
+        walk = Walk(self._segments, search_bytes, accept)
+        while end is None or position < end:
+            for found in walk.records(position):
+                if end is not None and found.position >= end:
+                    return end
+                add(found)
+                position = found.position + found.header.length
+            stop = walk.stop
+            if stop is None or (end is not None and stop.position >= end):
+                return position
+            if stop.proof is None and stop.position >= proven:
+                return stop.position
+            position = stop.proof if stop.proof is not None else proven
+            self._note_damage(DamagedRange(stop.position, position))
+        return position
+
+    def _is_next(self, position: int, header: RecordHeader) -> bool:
+        """Whether a whole record can follow on those before it."""
+        if header.synced_position > position or (self._terms and header.term < self._terms[-1].term):
+            return False
+        if header.type != RecordType.MESSAGES:
+            return True
+        index = self._indexes.get((header.topic, header.partition))
+        expected = index.next_index if index is not None else 0
+        if header.first_index == expected:
+            return True
+        # Indexes are skipped only where records were lost, and are not known only where the table was.
+        return (bool(self._damage) and header.first_index > expected) or (index is None and not self._has_table)
+
+    def _add(self, found: Found) -> None:
+        header = found.header
+        self._synced_position = max(self._synced_position, header.synced_position)
+        if header.type == RecordType.TABLE and not self._has_table:
+            self._read_table(found)
+        if not self._terms or header.term > self._terms[-1].term:
+            self._terms.append(TermRow(header.term, found.position))
+        if header.type == RecordType.MESSAGES:
+            key = header.topic, header.partition
+            self._add_messages(self._indexes.get(key) or self._index(*key), found)
+
+    def _read_table(self, found: Found) -> None:
+        tables = Tables.unpack(found.payload)
+        self._has_table = True
+        self._terms = tables.terms
+        for row in tables.partitions:
+            self._index(row.topic, row.partition).next_index = row.next_index
+
+    def _add_messages(self, index: PartitionIndex, found: Found) -> None:
+        entries = entries_of(found.position, found.header, found.payload)
+        index.add(entries, found.header.first_index + found.header.index_count)
+        self._pending_bytes += len(entries)
+        if self._pending_bytes > self._config.index_pending_bytes_max:
+            for one in self._indexes.values():
+                one.flush(found.position + found.header.length)
+            self._pending_bytes = 0
+
+    def _index(self, topic: int, partition: int) -> PartitionIndex:
+        index = PartitionIndex(self._index_files, topic, partition, self._config.entries_per_file)
+        self._indexes[topic, partition] = index
+        return index
+
+    def _note_damage(self, damage: DamagedRange) -> None:
+        if damage not in self._damage:
+            self._damage.append(damage)
+            self._notes.append(f"journal damaged from position {damage.start} to {damage.end}: left out")
+
+    # --- the end of the journal --------------------------------------------------------------------------------
+
+    def _cut_tail(self, end: int) -> list[Segment]:
+        """Make sure that nothing behind `end` can be taken for a record later; returns the segments that stay."""
+        kept = [segment for segment in self._segments if segment.base <= end]
+        for segment in self._segments[len(kept) :]:
+            path = f"{files.JOURNAL_DIRECTORY}/{files.segment_name(segment.base)}"
+            self._quarantine(path, f"it begins behind the journal's end at {end}")
+        last = kept[-1]
+        offset, size = end - last.base, last.file.size()
+        leftover = last.file.read_at(offset, min(size - offset, _KEPT_TAIL_BYTES))
+        if leftover.strip(b"\0"):
+            self._keep_tail(end, leftover.rstrip(b"\0"))
+            last.file.truncate(offset)
+        if last.file.size() < self._config.segment_bytes:
+            self._reserve(last)
+        return kept
+
+    def _keep_tail(self, end: int, leftover: bytes) -> None:
+        path = f"{files.QUARANTINE_DIRECTORY}/tail-{end:020d}"
+        file = self._disk.open(path, create=True)
+        try:
+            file.write_at(0, [leftover])
+        finally:
+            file.close()
+        self._notes.append(f"{len(leftover)} bytes behind the journal's end at {end} were never acked: now in {path}")
+
+    def _reserve(self, segment: Segment) -> None:
+        try:
+            segment.file.preallocate(self._config.segment_bytes)
+        except OSError as error:  # a full disk refuses appends later, one by one; reading must go on
+            self._notes.append(f"no room to complete segment {segment.base}: {error}")
+
+    def _make_durable(self, kept: list[Segment], end: int) -> None:
+        """What was found may be in memory only, and a sync that failed before may have called it clean (F16).
+
+        So everything behind what is known to be synced is written once more, as it is, and then synced.
+        """
+        for segment in kept:
+            start = max(segment.base, self._synced_position)
+            stop = min(segment.end, end)
+            if segment.end < self._synced_position:
+                continue
+            while start < stop:
+                data = segment.file.read_at(start - segment.base, min(stop - start, _REWRITE_BYTES))
+                segment.file.write_at(start - segment.base, [data])
+                start += len(data)
+            segment.file.sync()
+        self._disk.sync_dir(files.JOURNAL_DIRECTORY)
+
+    def _quarantine(self, path: str, why: str) -> None:
+        """Out of the way, under a name that tells where it was; never deleted by us (R7)."""
+        place = f"{files.QUARANTINE_DIRECTORY}/{path.replace('/', '-')}"
+        number = 0
+        while self._disk.exists(target := f"{place}.{number}"):
+            number += 1
+        self._disk.rename(path, target)
+        self._disk.sync_dir(files.QUARANTINE_DIRECTORY)
+        self._disk.sync_dir(path.rpartition("/")[0])
+        self._notes.append(f"{path}: {why}; now {target}")

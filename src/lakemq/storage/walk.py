@@ -1,0 +1,125 @@
+"""A walk over the journal's records as they lie on disk, from a position to where they end, and why they end there.
+
+Used by recovery and by the operator's tools. Reads in large blocks; every header and payload is checked.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lakemq.storage.disk import File
+from lakemq.storage.journal_record import HEADER_BYTES, MAGIC_BYTES, RecordHeader, is_payload_whole, unpack_header
+
+BLOCK_BYTES = 8 << 20
+_MAGIC_OFFSET = 4  # of the magic in a header
+
+
+class Segment(NamedTuple):
+    """One file of the journal as found: its bytes are those of positions `base` to `end`."""
+
+    base: int
+    end: int
+    file: File
+
+
+class Found(NamedTuple):
+    """A whole record."""
+
+    position: int
+    header: RecordHeader
+    payload: memoryview
+
+
+@dataclass(slots=True)
+class Stop:
+    """Where the walk found no record any more. `proof` is a later record which shows that these bytes were synced."""
+
+    position: int
+    proof: int | None
+
+
+class Walk:
+    """Walks over whole records; `stop` says afterwards why it ended, None if it came to the end of the last segment.
+
+    `search_bytes` is how far behind a hole records may lie that were written in the same breath and not synced.
+    `accept` may refuse a record that is whole but cannot be the next one.
+    """
+
+    def __init__(
+        self, segments: list[Segment], search_bytes: int, accept: Callable[[int, RecordHeader], bool] | None = None
+    ) -> None:
+        self._segments = segments
+        self._search_bytes = search_bytes
+        self._accept = accept
+        self.stop: Stop | None = None
+
+    def records(self, position: int) -> Iterator[Found]:
+        """Every whole record from `position` on, which must be where one begins."""
+        self.stop = None
+        for segment in self._segments:
+            if segment.end <= position:
+                continue
+            if position < segment.base:  # the segment before ended too early
+                self.stop = Stop(position, self._proof_after(position))
+                return
+            yield from self._segment_records(segment, position)
+            if self.stop is not None:
+                return
+            position = segment.end
+
+    def _segment_records(self, segment: Segment, position: int) -> Iterator[Found]:
+        block, block_position = b"", position
+        while position < segment.end:
+            offset = position - block_position
+            header = unpack_header(block, offset, position)
+            if header is None or offset + header.length > len(block):
+                wanted = max(BLOCK_BYTES, header.length if header is not None else 0)
+                wanted = min(wanted, segment.end - position)
+                if offset > 0 or len(block) < wanted:
+                    block, block_position = segment.file.read_at(position - segment.base, wanted), position
+                    offset = 0
+                    header = unpack_header(block, 0, position)
+            if (
+                header is None
+                or offset + header.length > len(block)
+                or not is_payload_whole(header, block, offset)
+                or (self._accept is not None and not self._accept(position, header))
+            ):
+                self.stop = Stop(position, self._proof_after(position))
+                return
+            yield Found(position, header, memoryview(block)[offset + HEADER_BYTES : offset + header.length])
+            position += header.length
+
+    def _proof_after(self, position: int) -> int | None:
+        """The position of a record behind `position` that was made after `position` was synced."""
+        for segment in self._segments:
+            if segment.end <= position:
+                continue
+            start = max(position + 1, segment.base)
+            for found, header in candidates(segment, start, min(segment.end, start + self._search_bytes)):
+                if header.synced_position > position:
+                    return found
+        return None
+
+
+def candidates(segment: Segment, start: int, end: int) -> Iterator[tuple[int, RecordHeader]]:
+    """Whole records that begin anywhere between two positions of a segment."""
+    step = 1 << 20
+    at = start
+    while at < end:
+        block = segment.file.read_at(at - segment.base, step + HEADER_BYTES)
+        if not block.strip(b"\0"):
+            at += step
+            continue
+        offset = block.find(MAGIC_BYTES)
+        while offset >= 0:
+            begin = at + offset - _MAGIC_OFFSET
+            if begin >= start and offset - _MAGIC_OFFSET < step:
+                head = segment.file.read_at(begin - segment.base, HEADER_BYTES)
+                header = unpack_header(head, 0, begin)
+                if header is not None and begin < end:
+                    whole = segment.file.read_at(begin - segment.base, header.length)
+                    if is_payload_whole(header, whole, 0):
+                        yield begin, header
+            offset = block.find(MAGIC_BYTES, offset + 1)
+        at += step
