@@ -312,6 +312,10 @@ class PartitionIndex:
                 return
             self._files.remove(self._path(self._firsts.pop(0)))
 
+    def entries_from(self, position: int) -> bytes:
+        """The entries in memory at or after that position of the journal."""
+        return bytes(self._pending[self._count_below(position) * ENTRY_BYTES :])
+
     def clear(self) -> None:
         """Remove all files, to be made again."""
         for name in self._files.names(self._directory):

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from lakemq.errors import DiskIOError, ReadError, WriteError
 from lakemq.storage import files
 from lakemq.storage.disk import Buffer, Disk, File
+from lakemq.storage.walk import Segment
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -192,6 +193,11 @@ class Journal:
             return self._file(base).read_at(position - base, min(size, end - position))
         except OSError as error:
             raise ReadError(f"reading {size} bytes at position {position}: {error}") from error
+
+    def segments(self) -> list[Segment]:
+        """What is written, as a walk wants it."""
+        ends = [*self._bases[1:], self.written_position]
+        return [Segment(base, end, self._file(base)) for base, end in zip(self._bases, ends, strict=True)]
 
     # --- the two ends ------------------------------------------------------------------------------------------
 

@@ -9,12 +9,14 @@ Nothing unknown or damaged is deleted: it goes to the quarantine (R7).
 from collections.abc import Callable
 
 from lakemq.storage import files
+from lakemq.storage.config import StorageConfig
 from lakemq.storage.disk import Disk, Lock
 from lakemq.storage.index import PartitionIndex
 from lakemq.storage.index_files import IndexFileCache
+from lakemq.storage.indexes import entries_of
 from lakemq.storage.journal import Journal
 from lakemq.storage.journal_record import RecordHeader, RecordType
-from lakemq.storage.partition_group import PartitionGroup, Recovered, StorageConfig, entries_of
+from lakemq.storage.partition_group import PartitionGroup, Recovered
 from lakemq.storage.state_file import read_state, write_state
 from lakemq.storage.tables import Checkpoint, DamagedRange, Tables, TermRow
 from lakemq.storage.walk import Found, Segment, Walk
@@ -220,26 +222,12 @@ class _Recovery:
         accept: Callable[[int, RecordHeader], bool] | None,
         add: Callable[[Found], None],
     ) -> int:
-        """Add every record from `position` to `end`, or to where they end, which is returned.
-
-        What is before `proven`, or has a record behind it that says so, was synced: a hole there is damage.
-        """
+        """Add every record from `position` to `end`, or to where they end, which is returned."""
         search_bytes = self._config.unsynced_bytes_max + self._config.record_bytes_max
         walk = Walk(self._segments, search_bytes, accept)
-        while end is None or position < end:
-            for found in walk.records(position):
-                if end is not None and found.position >= end:
-                    return end
-                add(found)
-                position = found.position + found.header.length
-            stop = walk.stop
-            if stop is None or (end is not None and stop.position >= end):
-                return position
-            if stop.proof is None and stop.position >= proven:
-                return stop.position
-            position = stop.proof if stop.proof is not None else proven
-            self._note_damage(DamagedRange(stop.position, position))
-        return position
+        for found in walk.records_past_damage(position, end, proven, self._note_damage):
+            add(found)
+        return walk.end_position
 
     def _is_next(self, position: int, header: RecordHeader) -> bool:
         """Whether a whole record can follow on those before it."""
@@ -273,7 +261,7 @@ class _Recovery:
             self._index(row.topic, row.partition).next_index = row.next_index
 
     def _add_messages(self, index: PartitionIndex, found: Found) -> None:
-        entries = entries_of(found.position, found.header, found.payload)
+        entries = entries_of(found)
         index.add(entries, found.header.first_index + found.header.index_count)
         self._pending_bytes += len(entries)
         if self._pending_bytes > self._config.index_pending_bytes_max:

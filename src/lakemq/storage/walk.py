@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from lakemq.storage.disk import File
 from lakemq.storage.journal_record import HEADER_BYTES, MAGIC_BYTES, RecordHeader, is_payload_whole, unpack_header
+from lakemq.storage.tables import DamagedRange
 
 BLOCK_BYTES = 8 << 20
 _MAGIC_OFFSET = 4  # of the magic in a header
@@ -52,6 +53,33 @@ class Walk:
         self._search_bytes = search_bytes
         self._accept = accept
         self.stop: Stop | None = None
+        self.end_position = 0
+
+    def records_past_damage(
+        self, position: int, end: int | None, proven: int, note: Callable[[DamagedRange], None]
+    ) -> Iterator[Found]:
+        """Every whole record from `position` up to `end`, or to where they end: `end_position`, afterwards.
+
+        What is before `proven`, or has a record behind it that says so, was synced: a hole there is damage, which is
+        noted and left out. Any other hole is the end.
+        """
+        while end is None or position < end:
+            for found in self.records(position):
+                if end is not None and found.position >= end:
+                    self.end_position = end
+                    return
+                yield found
+                position = found.position + found.header.length
+            stop = self.stop
+            if stop is None or (end is not None and stop.position >= end):
+                break
+            position = stop.position
+            if stop.proof is None and position >= proven:
+                break
+            resume = stop.proof if stop.proof is not None else proven
+            note(DamagedRange(position, resume))
+            position = resume
+        self.end_position = position
 
     def records(self, position: int) -> Iterator[Found]:
         """Every whole record from `position` on, which must be where one begins."""

@@ -1,0 +1,21 @@
+"""StorageConfig: the engine's sizes."""
+
+from dataclasses import dataclass
+
+from lakemq.storage.index import ENTRIES_PER_FILE
+from lakemq.storage.sync_policy import ALWAYS, SyncPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class StorageConfig:
+    """Larger means fewer files and pauses, and more memory or a longer recovery."""
+
+    segment_bytes: int = 1 << 30  # one file of the journal; retention drops whole ones
+    record_bytes_max: int = 16 << 20  # one request's messages of one partition
+    entries_per_file: int = ENTRIES_PER_FILE  # of a partition's index
+    checkpoint_bytes: int = 256 << 20  # at most about this much is read again after a crash
+    unsynced_bytes_max: int = 64 << 20  # more is refused until a sync has caught up
+    index_pending_bytes_max: int = 16 << 20  # index entries in memory before they go to files
+    sync_policy: SyncPolicy = ALWAYS
+    open_segments_max: int = 64
+    open_index_files_max: int = 256

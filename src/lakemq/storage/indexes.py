@@ -1,0 +1,161 @@
+"""All indexes of a group: one per partition, filed after a sync, made again when one turns out to be damaged."""
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from lakemq.storage.config import StorageConfig
+from lakemq.storage.index import IndexDamagedError, PartitionIndex, make_entries
+from lakemq.storage.index_files import IndexFileCache
+from lakemq.storage.journal import Journal
+from lakemq.storage.journal_record import HEADER_BYTES, RecordType
+from lakemq.storage.tables import DamagedRange, PartitionRow
+from lakemq.storage.walk import Found, Walk
+
+_T = TypeVar("_T")
+Key = tuple[int, int]
+"""Topic number and partition."""
+
+
+class Indexes:
+    """The indexes by (topic, partition), and the journal they are derived from."""
+
+    def __init__(
+        self,
+        config: StorageConfig,
+        index_files: IndexFileCache,
+        journal: Journal,
+        found: dict[Key, PartitionIndex],
+        damage: list[DamagedRange],
+    ) -> None:
+        self._config = config
+        self._files = index_files
+        self._journal = journal
+        self._by_key = found
+        self._unfiled: dict[Key, PartitionIndex] = {}  # with entries of synced messages in memory
+        self._unfiled_bytes = 0  # about: those of failed appends count until the next filing
+        self.damage = damage
+        self.notes: list[str] = []
+
+    def get(self, key: Key) -> PartitionIndex | None:
+        """The index of a partition; None if it never had a message."""
+        return self._by_key.get(key)
+
+    def get_or_make(self, key: Key) -> PartitionIndex:
+        """The index of a partition, empty if it is new."""
+        index = self._by_key.get(key)
+        if index is None:
+            index = self._by_key[key] = PartitionIndex(self._files, *key, self._config.entries_per_file)
+        return index
+
+    def forget(self, key: Key) -> None:
+        """A partition whose first messages could not be written."""
+        del self._by_key[key]
+
+    def keys(self) -> list[Key]:
+        """Every partition that ever had a message."""
+        return sorted(self._by_key)
+
+    def rows(self) -> list[PartitionRow]:
+        """How far every partition has come, for a segment's head."""
+        return [PartitionRow(*key, index.next_index) for key, index in self._by_key.items()]
+
+    def synced_rows(self) -> list[PartitionRow]:
+        """How far what is synced, and so visible, and filed, reaches; for a checkpoint."""
+        return [
+            PartitionRow(*key, index.visible_index, *index.reach())
+            for key, index in self._by_key.items()
+            if index.visible_index > 0
+        ]
+
+    def add(self, index: PartitionIndex, entries: bytes, next_index: int) -> None:
+        """Entries of messages just appended."""
+        index.add(entries, next_index)
+        self._unfiled_bytes += len(entries)
+
+    def show(self, index: PartitionIndex, visible_index: int) -> Key:
+        """Messages of that partition are synced: let them be seen."""
+        key = index.topic, index.partition
+        index.visible_index = visible_index
+        self._unfiled[key] = index
+        return key
+
+    def file_if_many(self) -> None:
+        """Put entries into files once they take too much memory."""
+        if self._unfiled_bytes > self._config.index_pending_bytes_max:
+            self.file()
+
+    def file(self) -> None:
+        """Put all entries of synced messages into files (R4)."""
+        synced = self._journal.synced_position
+        for index in self._unfiled.values():
+            index.flush(synced)
+        self._unfiled_bytes = sum(index.pending_bytes for index in self._unfiled.values())
+        self._unfiled.clear()
+
+    def first_index(self, index: PartitionIndex) -> int:
+        """The oldest index kept; the next one if none is."""
+        first = self._journal.first_position
+        if index.known_first[0] != first:
+            found = self.mended(index, lambda: index.first_index_from(index.find_position(first)))
+            index.known_first = first, found
+        return index.known_first[1]
+
+    def drop_before(self, position: int) -> None:
+        """The journal begins there now."""
+        self.damage = [one for one in self.damage if one.end > position]
+        for index in self._by_key.values():
+            self.mended(index, lambda index=index: index.drop_before(position))  # type: ignore[misc]
+
+    def mended(self, index: PartitionIndex, ask: Callable[[], _T]) -> _T:
+        """What `ask` says; if the index turns out to be damaged it is made again from the journal first (F22)."""
+        try:
+            return ask()
+        except (IndexDamagedError, OSError) as error:
+            self.notes.append(f"index of topic {index.topic} partition {index.partition} made again: {error}")
+            self._make_again(index)
+            return ask()
+
+    def records(self, position: int, end_position: int) -> Iterator[Found]:
+        """Every whole record between two positions where records begin, damaged parts left out and noted."""
+        walk = Walk(self._journal.segments(), self._config.unsynced_bytes_max + self._config.record_bytes_max)
+        return walk.records_past_damage(position, end_position, self._journal.written_position, self.note_damage)
+
+    def note_damage(self, damage: DamagedRange) -> None:
+        """Bytes that are no records although they were."""
+        if damage not in self.damage:
+            self.damage.append(damage)
+            self.notes.append(f"journal damaged from position {damage.start} to {damage.end}: left out")
+
+    def close(self) -> None:
+        """Give all files back."""
+        self._files.close()
+
+    def _make_again(self, index: PartitionIndex) -> None:
+        """From what is written; entries of this turn's appends, which are not, are kept aside."""
+        next_index, visible_index = index.next_index, index.visible_index
+        unwritten = index.entries_from(self._journal.written_position)
+        index.clear()
+        key = index.topic, index.partition
+        for found in self.records(self._journal.first_position, self._journal.written_position):
+            header = found.header
+            if header.type == RecordType.MESSAGES and (header.topic, header.partition) == key:
+                index.add(entries_of(found), header.first_index + header.index_count)
+                if index.pending_bytes > self._config.index_pending_bytes_max:
+                    index.flush(self._journal.synced_position)
+        index.flush(self._journal.synced_position)
+        index.add(unwritten, next_index)
+        index.visible_index = visible_index
+
+
+def entries_of(found: Found) -> bytes:
+    """The index entries of a record of messages."""
+    header = found.header
+    return make_entries(
+        found.payload,
+        0,
+        header.message_count,
+        found.position + HEADER_BYTES,
+        HEADER_BYTES,
+        header.length,
+        header.store_time_ms,
+    )
