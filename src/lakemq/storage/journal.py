@@ -127,7 +127,7 @@ class Journal:
         base = self._bases[-1]
         pending, self._pending = self._pending, []
         try:
-            file = self._file(base)
+            file = self.file_of(base)
             if self._needs_heal:
                 self._heal(file, base)
             self._needs_heal = True  # until all of it is written, the disk may hold any part of it
@@ -190,14 +190,14 @@ class Journal:
         base = self._bases[at]
         end = self._bases[at + 1] if at + 1 < len(self._bases) else self.written_position
         try:
-            return self._file(base).read_at(position - base, min(size, end - position))
+            return self.file_of(base).read_at(position - base, min(size, end - position))
         except OSError as error:
             raise ReadError(f"reading {size} bytes at position {position}: {error}") from error
 
     def segments(self) -> list[Segment]:
         """What is written, as a walk wants it."""
         ends = [*self._bases[1:], self.written_position]
-        return [Segment(base, end, self._file(base)) for base, end in zip(self._bases, ends, strict=True)]
+        return [Segment(base, end, _OpenedAgain(self, base)) for base, end in zip(self._bases, ends, strict=True)]
 
     # --- the two ends ------------------------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class Journal:
         while len(self._bases) > 1 and self._bases[-1] >= position:
             self._remove(self._bases.pop())
         base = self._bases[-1]
-        file = self._file(base)
+        file = self.file_of(base)
         self._heal_from(file, position - base)
         file.sync()
         self._disk.sync_dir(files.JOURNAL_DIRECTORY)
@@ -249,7 +249,7 @@ class Journal:
     def _give_back_room(self, base: int, end: int) -> None:
         """The rest of a finished segment is not needed; a file that stays too long is only too long."""
         try:
-            self._file(base).truncate(end - base)
+            self.file_of(base).truncate(end - base)
         except OSError:
             return
 
@@ -275,7 +275,8 @@ class Journal:
         self.discard()
         return DiskIOError(f"the journal could not be written: {error}")
 
-    def _file(self, base: int) -> File:
+    def file_of(self, base: int) -> File:
+        """The open file of a segment, which the journal closes when it likes: use it at once."""
         file = self._open.get(base)
         if file is None:
             file = self._disk.open(f"{files.JOURNAL_DIRECTORY}/{files.segment_name(base)}")
@@ -298,3 +299,14 @@ class Journal:
             file.close()
         self._to_sync.pop(base, None)
         self._disk.remove(f"{files.JOURNAL_DIRECTORY}/{files.segment_name(base)}")
+
+
+class _OpenedAgain:
+    """A segment for a walk, whose file is opened again if it was closed meanwhile to keep to the cap."""
+
+    def __init__(self, journal: Journal, base: int) -> None:
+        self._journal = journal
+        self._base = base
+
+    def read_at(self, position: int, size: int) -> bytes:
+        return self._journal.file_of(self._base).read_at(position, size)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from lakemq.storage import files
 from lakemq.storage.config import StorageConfig
-from lakemq.storage.disk import Disk, Lock
+from lakemq.storage.disk import Disk, File, Lock
 from lakemq.storage.index import PartitionIndex
 from lakemq.storage.index_files import IndexFileCache
 from lakemq.storage.indexes import entries_of
@@ -81,6 +81,7 @@ class _Recovery:
         self._index_files = IndexFileCache(disk, config.open_index_files_max)
         self._notes: list[str] = []
         self._segments: list[Segment] = []
+        self._files: dict[int, File] = {}  # of the segments, by base
         self._indexes: dict[tuple[int, int], PartitionIndex] = {}
         self._terms: list[TermRow] = []
         self._damage: list[DamagedRange] = []
@@ -152,6 +153,7 @@ class _Recovery:
             end = base + file.size()
             if number + 1 < len(bases):
                 end = min(end, bases[number + 1])  # a finished segment may not have been shortened
+            self._files[base] = file
             self._segments.append(Segment(base, end, file))
 
     # --- the steps ---------------------------------------------------------------------------------------------
@@ -166,8 +168,8 @@ class _Recovery:
         end = self._walk(start, None, start, self._is_next, self._add)
         kept = self._cut_tail(end)
         self._make_durable(kept, end)
-        for segment in self._segments:
-            segment.file.close()
+        for file in self._files.values():
+            file.close()
         journal.attach([segment.base for segment in kept], end)
         for index in self._indexes.values():
             index.visible_index = index.next_index
@@ -288,12 +290,13 @@ class _Recovery:
             path = f"{files.JOURNAL_DIRECTORY}/{files.segment_name(segment.base)}"
             self._quarantine(path, f"it begins behind the journal's end at {end}")
         last = kept[-1]
-        offset, size = end - last.base, last.file.size()
-        leftover = last.file.read_at(offset, min(size - offset, _KEPT_TAIL_BYTES))
+        file = self._files[last.base]
+        offset, size = end - last.base, file.size()
+        leftover = file.read_at(offset, min(size - offset, _KEPT_TAIL_BYTES))
         if leftover.strip(b"\0"):
             self._keep_tail(end, leftover.rstrip(b"\0"))
-            last.file.truncate(offset)
-        if last.file.size() < self._config.segment_bytes:
+            file.truncate(offset)
+        if file.size() < self._config.segment_bytes:
             self._reserve(last)
         return kept
 
@@ -308,7 +311,7 @@ class _Recovery:
 
     def _reserve(self, segment: Segment) -> None:
         try:
-            segment.file.preallocate(self._config.segment_bytes)
+            self._files[segment.base].preallocate(self._config.segment_bytes)
         except OSError as error:  # a full disk refuses appends later, one by one; reading must go on
             self._notes.append(f"no room to complete segment {segment.base}: {error}")
 
@@ -318,15 +321,16 @@ class _Recovery:
         So everything behind what is known to be synced is written once more, as it is, and then synced.
         """
         for segment in kept:
+            file = self._files[segment.base]
             start = max(segment.base, self._synced_position)
             stop = min(segment.end, end)
             if segment.end < self._synced_position:
                 continue
             while start < stop:
-                data = segment.file.read_at(start - segment.base, min(stop - start, _REWRITE_BYTES))
-                segment.file.write_at(start - segment.base, [data])
+                data = file.read_at(start - segment.base, min(stop - start, _REWRITE_BYTES))
+                file.write_at(start - segment.base, [data])
                 start += len(data)
-            segment.file.sync()
+            file.sync()
         self._disk.sync_dir(files.JOURNAL_DIRECTORY)
 
     def _quarantine(self, path: str, why: str) -> None:

@@ -5,9 +5,8 @@ Used by recovery and by the operator's tools. Reads in large blocks; every heade
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from lakemq.storage.disk import File
 from lakemq.storage.journal_record import HEADER_BYTES, MAGIC_BYTES, RecordHeader, is_payload_whole, unpack_header
 from lakemq.storage.tables import DamagedRange
 
@@ -15,12 +14,20 @@ BLOCK_BYTES = 8 << 20
 _MAGIC_OFFSET = 4  # of the magic in a header
 
 
+class Readable(Protocol):
+    """What a walk asks of a file."""
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Read `size` bytes, fewer only where the file ends."""
+        ...
+
+
 class Segment(NamedTuple):
-    """One file of the journal as found: its bytes are those of positions `base` to `end`."""
+    """One file of the journal: its bytes are those of positions `base` to `end`."""
 
     base: int
     end: int
-    file: File
+    file: Readable
 
 
 class Found(NamedTuple):
