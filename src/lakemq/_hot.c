@@ -7,6 +7,8 @@
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -59,7 +61,7 @@ static uint32_t crc_by_table(uint32_t c, const uint8_t *p, size_t n) {
 }
 
 #ifdef HAS_CARRYLESS
-static int has_carryless;
+static int has_carryless, has_wide_carryless;
 
 /* x^e mod P, bit-reflected, as folding constants: how far 128 bits are carried over e bits of message. */
 static uint64_t fold_constant(unsigned e) {
@@ -68,11 +70,14 @@ static uint64_t fold_constant(unsigned e) {
     return (uint64_t)r << 1;
 }
 
-static uint64_t fold_512_low, fold_512_high, fold_128_low, fold_128_high;
+static uint64_t fold_1024_low, fold_1024_high, fold_512_low, fold_512_high;
+static uint64_t fold_256_low, fold_256_high, fold_128_low, fold_128_high;
 
 static void make_fold_constants(void) {
     fold_512_low = fold_constant(512 + 32); fold_512_high = fold_constant(512 - 32);
     fold_128_low = fold_constant(128 + 32); fold_128_high = fold_constant(128 - 32);
+    fold_256_low = fold_constant(256 + 32); fold_256_high = fold_constant(256 - 32);
+    fold_1024_low = fold_constant(1024 + 32); fold_1024_high = fold_constant(1024 - 32);
 }
 
 __attribute__((target("pclmul,sse4.1"))) static inline __m128i fold(__m128i x, __m128i by, __m128i next) {
@@ -103,11 +108,43 @@ __attribute__((target("pclmul,sse4.1"))) static uint32_t crc_by_folding(uint32_t
     _mm_storeu_si128((__m128i *)rest, a);
     return crc_by_table(crc_by_table(0, rest, 16), p, n);
 }
+
+/* The same with 256 bits a step, for what is large: 128 bytes at a time. n must be 256 at least. */
+__attribute__((target("avx2,vpclmulqdq"))) static inline __m256i fold_wide(__m256i x, __m256i by, __m256i next) {
+    __m256i low = _mm256_clmulepi64_epi128(x, by, 0x00), high = _mm256_clmulepi64_epi128(x, by, 0x11);
+    return _mm256_xor_si256(_mm256_xor_si256(low, high), next);
+}
+
+__attribute__((target("avx2,vpclmulqdq,pclmul,sse4.1"))) static uint32_t crc_by_wide_folding(
+    uint32_t c, const uint8_t *p, size_t n) {
+    const __m256i *q = (const __m256i *)p;
+    __m256i a = _mm256_loadu_si256(q), b = _mm256_loadu_si256(q + 1);
+    __m256i d = _mm256_loadu_si256(q + 2), e = _mm256_loadu_si256(q + 3);
+    a = _mm256_xor_si256(a, _mm256_zextsi128_si256(_mm_cvtsi32_si128((int)c)));
+    __m256i by = _mm256_set_epi64x((long long)fold_1024_high, (long long)fold_1024_low, (long long)fold_1024_high,
+                                   (long long)fold_1024_low);
+    p += 128; n -= 128;
+    while (n >= 128) {
+        q = (const __m256i *)p;
+        a = fold_wide(a, by, _mm256_loadu_si256(q)); b = fold_wide(b, by, _mm256_loadu_si256(q + 1));
+        d = fold_wide(d, by, _mm256_loadu_si256(q + 2)); e = fold_wide(e, by, _mm256_loadu_si256(q + 3));
+        p += 128; n -= 128;
+    }
+    by = _mm256_set_epi64x((long long)fold_256_high, (long long)fold_256_low, (long long)fold_256_high,
+                           (long long)fold_256_low);
+    a = fold_wide(a, by, b); a = fold_wide(a, by, d); a = fold_wide(a, by, e);
+    __m128i narrow = _mm_set_epi64x((long long)fold_128_high, (long long)fold_128_low);
+    __m128i x = fold(_mm256_castsi256_si128(a), narrow, _mm256_extracti128_si256(a, 1));
+    uint8_t rest[16];
+    _mm_storeu_si128((__m128i *)rest, x);
+    return crc_by_table(crc_by_table(0, rest, 16), p, n);
+}
 #endif
 
 static uint32_t crc32_of(uint32_t value, const uint8_t *p, size_t n) {
     uint32_t c = ~value;
 #ifdef HAS_CARRYLESS
+    if (has_wide_carryless && n >= 256) return ~crc_by_wide_folding(c, p, n);
     if (has_carryless && n >= 64) return ~crc_by_folding(c, p, n);
 #endif
     return ~crc_by_table(c, p, n);
@@ -370,12 +407,66 @@ static PyObject *hot_make_entries(PyObject *self, PyObject *const *args, Py_ssiz
     return out;
 }
 
+/* ---- journal records ----------------------------------------------------------------------------------------------- */
+
+enum { HEADER_BYTES = 76, HEADER_CRC = 72, PAYLOAD_CRC = 68, RECORD_MAGIC = 0x4C4D5152, RECORD_FORMAT = 1 };
+
+/* The bytes may be those of a mapped file, and a disk that cannot give them answers with SIGBUS. Where this thread is
+ * looking at such bytes the signal leads back here; anywhere else it means what it always does. */
+static __thread sigjmp_buf bus_error;
+static __thread volatile sig_atomic_t is_looking;
+static struct sigaction handler_before;
+
+static void on_bus_error(int number) {
+    if (is_looking) siglongjmp(bus_error, number);
+    sigaction(SIGBUS, &handler_before, NULL); /* not ours: back, and the same access asks the one before */
+}
+
+/* How many of the bytes at `p`, which are those of the journal from `position` on, are whole records one by one. */
+static int64_t whole_records(const uint8_t *p, int64_t size, int64_t position) {
+    int64_t at = 0;
+    while (size - at >= HEADER_BYTES) {
+        const uint8_t *r = p + at;
+        int64_t length = get32(r);
+        if (get32(r + 4) != RECORD_MAGIC || r[8] != RECORD_FORMAT || length < HEADER_BYTES || length > size - at) break;
+        uint8_t place[8];
+        put64(place, (uint64_t)(position + at));
+        if (crc32_of(crc32_of(0, r, HEADER_CRC), place, 8) != get32(r + HEADER_CRC)) break;
+        if (crc32_of(0, r + HEADER_BYTES, (size_t)(length - HEADER_BYTES)) != get32(r + PAYLOAD_CRC)) break;
+        at += length;
+    }
+    return at;
+}
+
+/* whole_records(data, position) -> bytes, or -1 if the disk would not give them */
+static PyObject *hot_whole_records(PyObject *self, PyObject *const *args, Py_ssize_t n) {
+    int64_t position;
+    if (!wants("whole_records", n, 2) || !numbers(args + 1, 1, &position)) return NULL;
+    Py_buffer data;
+    if (PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE)) return NULL;
+    struct sigaction guard;
+    memset(&guard, 0, sizeof guard);
+    guard.sa_handler = on_bus_error;
+    sigemptyset(&guard.sa_mask);
+    sigaction(SIGBUS, &guard, &handler_before);
+    volatile int64_t found = -1;
+    if (sigsetjmp(bus_error, 1) == 0) {
+        is_looking = 1;
+        found = whole_records(data.buf, data.len, position);
+    }
+    is_looking = 0;
+    sigaction(SIGBUS, &handler_before, NULL);
+    PyBuffer_Release(&data);
+    return PyLong_FromLongLong(found);
+}
+
 static PyMethodDef methods[] = {
     {"crc32", (PyCFunction)(void (*)(void))hot_crc32, METH_FASTCALL, "CRC-32 as zlib computes it."},
     {"measure", (PyCFunction)(void (*)(void))hot_measure, METH_FASTCALL, "Twin of record.measure_python."},
     {"scan", (PyCFunction)(void (*)(void))hot_scan, METH_FASTCALL, "Twin of record.scan_python."},
     {"stamp", (PyCFunction)(void (*)(void))hot_stamp, METH_FASTCALL, "Twin of record.stamp_python."},
     {"make_entries", (PyCFunction)(void (*)(void))hot_make_entries, METH_FASTCALL, "Twin of make_entries_python."},
+    {"whole_records", (PyCFunction)(void (*)(void))hot_whole_records, METH_FASTCALL, "Twin of whole_records_python."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -386,6 +477,7 @@ PyMODINIT_FUNC PyInit__hot(void) {
 #ifdef HAS_CARRYLESS
     __builtin_cpu_init();
     has_carryless = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+    has_wide_carryless = has_carryless && __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx2");
     make_fold_constants();
 #endif
     return PyModule_Create(&definition);

@@ -19,3 +19,6 @@ class StorageConfig:
     sync_policy: SyncPolicy = ALWAYS
     open_segments_max: int = 64
     open_index_files_max: int = 256
+    # Fetch from mapped files, without a copy. Only with the compiled twin: without it, a bad sector would end the
+    # process instead of the fetch, and files are read instead.
+    maps_segments: bool = True

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from lakemq.errors import ReadError
 from lakemq.storage.index import ENTRY_BYTES, Entry, PartitionIndex, unpack_entry
 from lakemq.storage.journal import Journal
-from lakemq.storage.journal_record import is_payload_whole, unpack_header
+from lakemq.storage.journal_record import facts_of, whole_records
 
 _PLAN_ENTRIES = 1024  # read at once of the index
 _RUN_BYTES_MAX = 1 << 20  # read at once of the journal
@@ -28,10 +28,12 @@ class RecordSlice(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """The first and the last entry wanted of one record."""
+    """What is wanted of one record: from its `first` entry on, `messages_bytes` that hold so many messages."""
 
     first: Entry
-    last: Entry
+    messages_bytes: int
+    message_count: int
+    next_index: int
 
 
 def fetch(journal: Journal, found: PartitionIndex, index: int, end_index: int, bytes_max: int) -> list[RecordSlice]:
@@ -44,41 +46,52 @@ def fetch(journal: Journal, found: PartitionIndex, index: int, end_index: int, b
     at = 0
     while at < len(plan):
         start, stop, run_end = _run(journal, plan, at)
-        try:
-            data = journal.read(start, stop - start)
-            for wanted in plan[at:run_end]:
-                slices += [_slice(data, wanted, start)]  # one by one: those before damage count
-        except ReadError:
-            if not slices:
-                raise
-            return slices  # the next fetch begins at the damage and is told
+        data = memoryview(journal.view(start, stop - start))
+        whole_bytes = whole_records(data, start)
+        for wanted in plan[at:run_end]:
+            first = wanted.first
+            offset = first.record_position - start
+            if offset + first.record_length > whole_bytes:
+                if not slices:
+                    raise ReadError(f"the record at position {first.record_position} is damaged")
+                return slices  # the next fetch begins at the damage and is told
+            begin = first.position - start
+            record_end_index, store_time_ms, client_address = facts_of(data, offset)
+            next_index = min(wanted.next_index, record_end_index)
+            messages = data[begin : begin + wanted.messages_bytes]
+            slices.append(
+                RecordSlice(
+                    messages, wanted.message_count, first.first_index, next_index, store_time_ms, client_address
+                )
+            )
+            if next_index != wanted.next_index:
+                return slices  # records are missing behind this one: the same
         at = run_end
     return slices
 
 
 def _plan(found: PartitionIndex, index: int, end_index: int, bytes_max: int) -> list[_Wanted]:
+    """Which records; of those that are wanted whole only the first entry is looked at, and that of the next."""
     entry_at = _entry_reader(found)
-    ordinal, plan, bytes_left = found.find(index), list[_Wanted](), bytes_max
-    entry_count = found.entry_count
-    while ordinal < entry_count:
-        first = entry_at(ordinal)
-        if not plan and first.first_index > index:
-            raise ReadError(
-                f"index {index} is in a damaged part of the journal; the next that is not: {first.first_index}"
-            )
-        if first.first_index >= end_index or (plan and first.first_index != plan[-1].last.next_index):
-            break
-        last = entry_at(ordinal + first.messages_after) if first.messages_after else first
-        size = last.position + last.length - first.position
-        if last.first_index < end_index and size <= bytes_left:
-            plan.append(_Wanted(first, last))
-            bytes_left -= size
-            ordinal += first.messages_after + 1
+    ordinal, entry_count = found.find(index), found.entry_count
+    plan: list[_Wanted] = []
+    if ordinal >= entry_count or (first := entry_at(ordinal)).first_index > index:
+        raise ReadError(f"index {index} is in a damaged part of the journal")
+    while True:
+        size = first.record_length - first.record_offset
+        after = ordinal + first.messages_after + 1
+        following = entry_at(after) if after < entry_count else None
+        next_index = following.first_index if following is not None else found.next_index
+        if size <= bytes_max and next_index <= end_index:
+            plan.append(_Wanted(first, size, first.messages_after + 1, next_index))
+            bytes_max -= size
+            if following is None or next_index >= end_index:
+                return plan
+            ordinal, first = after, following
             continue
-        if first.length <= bytes_left or not plan:
-            plan.append(_Wanted(first, _last_wanted(entry_at, ordinal, first, end_index, bytes_left)))
-        break
-    return plan
+        if first.length <= bytes_max or not plan:
+            plan.append(_part(entry_at, ordinal, first, end_index, bytes_max))
+        return plan
 
 
 def _entry_reader(found: PartitionIndex) -> Callable[[int], Entry]:
@@ -95,17 +108,18 @@ def _entry_reader(found: PartitionIndex) -> Callable[[int], Entry]:
     return entry_at
 
 
-def _last_wanted(
-    entry_at: Callable[[int], Entry], ordinal: int, first: Entry, end_index: int, bytes_left: int
-) -> Entry:
-    """The last entry of a record that is still within the limits, when not all of it is."""
-    last = first
-    for nth in range(1, first.messages_after + 1):
-        entry = entry_at(ordinal + nth)
-        if entry.first_index >= end_index or entry.position + entry.length - first.position > bytes_left:
-            break
-        last = entry
-    return last
+def _part(entry_at: Callable[[int], Entry], ordinal: int, first: Entry, end_index: int, bytes_max: int) -> _Wanted:
+    """As much of a record as is within the limits, its first message at least."""
+    low, high = 0, first.messages_after  # the last wanted is one of these, counted from the first
+    while low < high:
+        middle = (low + high + 1) // 2
+        entry = entry_at(ordinal + middle)
+        if entry.first_index < end_index and entry.position + entry.length - first.position <= bytes_max:
+            low = middle
+        else:
+            high = middle - 1
+    last = entry_at(ordinal + low)
+    return _Wanted(first, last.position + last.length - first.position, low + 1, last.next_index)
 
 
 def _run(journal: Journal, plan: list[_Wanted], at: int) -> tuple[int, int, int]:
@@ -120,21 +134,3 @@ def _run(journal: Journal, plan: list[_Wanted], at: int) -> tuple[int, int, int]
             break
         stop, run_end = after, run_end + 1
     return start, stop, run_end
-
-
-def _slice(data: bytes, wanted: _Wanted, data_position: int) -> RecordSlice:
-    first, last = wanted
-    position = first.record_position
-    offset = position - data_position
-    header = unpack_header(data, offset, position)
-    if header is None or header.length != first.record_length or not is_payload_whole(header, data, offset):
-        raise ReadError(f"the record at position {position} is damaged")
-    start = first.position - data_position
-    return RecordSlice(
-        memoryview(data)[start : last.position + last.length - data_position],
-        first.messages_after - last.messages_after + 1,
-        first.first_index,
-        last.next_index,
-        header.store_time_ms,
-        header.client_address,
-    )

@@ -43,10 +43,12 @@ class Journal:
     synced_position ≤ written_position: a power loss may take what is in between.
     """
 
-    def __init__(self, disk: Disk, *, segment_bytes: int, open_files_max: int = 64) -> None:
+    def __init__(self, disk: Disk, *, segment_bytes: int, open_files_max: int = 64, maps_files: bool = False) -> None:
         self._disk = disk
         self._segment_bytes = segment_bytes
         self._open_files_max = open_files_max
+        self._maps_files = maps_files
+        self._mapped: OrderedDict[int, memoryview] = OrderedDict()  # by base; the longest unused first
         self._bases: list[int] = []
         self._open: OrderedDict[int, File] = OrderedDict()  # by base; the longest unused first
         self._pending: list[Buffer] = []
@@ -194,6 +196,25 @@ class Journal:
         except OSError as error:
             raise ReadError(f"reading {size} bytes at position {position}: {error}") from error
 
+    def view(self, position: int, size: int) -> Buffer:
+        """The same for bytes that are only looked at: a slice of the mapped file, if this journal maps its files.
+
+        It stays what it is when the segment is dropped. Look at it first through something that survives a disk which
+        does not give the bytes (`journal_record.whole_records`).
+        """
+        if not self._maps_files:
+            return self.read(position, size)
+        at = bisect_right(self._bases, position) - 1
+        if at < 0 or position + size > self.written_position:
+            raise ReadError(f"positions {position} to {position + size} are not in the journal")
+        base = self._bases[at]
+        mapped = self._mapped.get(base)
+        if mapped is None or position + size - base > len(mapped):
+            mapped = self._map(base)
+        else:
+            self._mapped.move_to_end(base)
+        return mapped[position - base : position - base + size]
+
     def segments(self) -> list[Segment]:
         """What is written, as a walk wants it."""
         ends = [*self._bases[1:], self.written_position]
@@ -207,6 +228,7 @@ class Journal:
         while len(self._bases) > 1 and self._bases[-1] >= position:
             self._remove(self._bases.pop())
         base = self._bases[-1]
+        self._mapped.pop(base, None)
         file = self.file_of(base)
         self._heal_from(file, position - base)
         file.sync()
@@ -222,6 +244,7 @@ class Journal:
 
     def close(self) -> None:
         """Give all files back, without a sync."""
+        self._mapped.clear()
         for file in self._open.values():
             file.close()
         self._open.clear()
@@ -286,6 +309,17 @@ class Journal:
             self._open.move_to_end(base)
         return file
 
+    def _map(self, base: int) -> memoryview:
+        """Map a segment, and let the longest unused mapping go: whoever holds a slice of it keeps it alive."""
+        self._mapped.pop(base, None)
+        while len(self._mapped) >= self._open_files_max:
+            self._mapped.popitem(last=False)
+        try:
+            mapped = self._mapped[base] = self.file_of(base).map()
+        except OSError as error:
+            raise ReadError(f"segment {base} cannot be mapped: {error}") from error
+        return mapped
+
     def _close_unused(self) -> None:
         """Keep to the cap; the last segment and those being synced stay open."""
         kept = {self._bases[-1], *self._to_sync}
@@ -294,6 +328,7 @@ class Journal:
                 self._open.pop(base).close()
 
     def _remove(self, base: int) -> None:
+        self._mapped.pop(base, None)
         file = self._open.pop(base, None)
         if file is not None:
             file.close()

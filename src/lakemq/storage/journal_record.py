@@ -12,8 +12,14 @@ from typing import NamedTuple
 
 from lakemq.checksum import crc32
 
+try:
+    from lakemq import _hot
+except ImportError:  # no compiler when it was installed
+    _hot = None  # type: ignore[assignment]
+
 Buffer = bytes | bytearray | memoryview
 
+SURVIVES_BAD_SECTORS = _hot is not None  # whether `whole_records` may be asked about mapped files
 MAGIC = 0x4C4D5152  # "LMQR"
 MAGIC_BYTES = MAGIC.to_bytes(4, "big")
 FORMAT_VERSION = 1
@@ -24,7 +30,7 @@ NO_ADDRESS = bytes(16)
 _HEADER = struct.Struct(">IIBBhiiiqiqq16sI")
 _CRC = struct.Struct(">I")
 _POSITION = struct.Struct(">q")
-_LENGTH = struct.Struct(">I")
+_FACTS = struct.Struct(">24xqiq8x16s")  # first index, index count, store time, client address
 HEADER_BYTES = _HEADER.size + _CRC.size
 _CRC_OFFSET = _HEADER.size
 
@@ -83,3 +89,29 @@ def is_payload_whole(header: RecordHeader, data: Buffer, offset: int) -> bool:
     """Whether the payload of the record at `offset` is all there and matches its CRC."""
     payload = memoryview(data)[offset + HEADER_BYTES : offset + header.length]
     return len(payload) == header.length - HEADER_BYTES and crc32(payload) == header.payload_crc
+
+
+def whole_records(data: Buffer, position: int) -> int:
+    """How many of these bytes, which are those of the journal from `position` on, are whole records one by one.
+
+    -1 if they are mapped and the disk would not give them: only the compiled twin survives that.
+    """
+    if _hot is not None:
+        return _hot.whole_records(data, position)
+    return whole_records_python(data, position)
+
+
+def whole_records_python(data: Buffer, position: int) -> int:
+    """The definition of `whole_records`."""
+    at = 0
+    while True:
+        header = unpack_header(data, at, position + at)
+        if header is None or not is_payload_whole(header, data, at):
+            return at
+        at += header.length
+
+
+def facts_of(data: Buffer, offset: int) -> tuple[int, int, bytes]:
+    """Of the whole record at `offset`: the first index after it, its store time and its client's address."""
+    first_index, index_count, store_time_ms, client_address = _FACTS.unpack_from(data, offset)
+    return first_index + index_count, store_time_ms, client_address

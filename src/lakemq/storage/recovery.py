@@ -15,7 +15,7 @@ from lakemq.storage.index import PartitionIndex
 from lakemq.storage.index_files import IndexFileCache
 from lakemq.storage.indexes import entries_of
 from lakemq.storage.journal import Journal
-from lakemq.storage.journal_record import RecordHeader, RecordType
+from lakemq.storage.journal_record import SURVIVES_BAD_SECTORS, RecordHeader, RecordType
 from lakemq.storage.partition_group import PartitionGroup, Recovered
 from lakemq.storage.state_file import read_state, write_state
 from lakemq.storage.tables import Checkpoint, DamagedRange, Tables, TermRow
@@ -92,7 +92,10 @@ class _Recovery:
     def run(self, lock: Lock) -> PartitionGroup:
         """Everything, up to a new checkpoint."""
         journal = Journal(
-            self._disk, segment_bytes=self._config.segment_bytes, open_files_max=self._config.open_segments_max
+            self._disk,
+            segment_bytes=self._config.segment_bytes,
+            open_files_max=self._config.open_segments_max,
+            maps_files=self._config.maps_segments and SURVIVES_BAD_SECTORS,
         )
         state = read_state(self._disk, files.CHECKPOINT)
         checkpoint = self._usable(state)
