@@ -44,7 +44,7 @@ def pack(message: Message | BatchMessage) -> bytes:
             business_id=_text(message.business_id, "businessId", BUSINESS_ID_CHARACTERS_MAX),
             attributes=encode_attributes(message.attributes),
             extension=message.extension,
-            app=_text(message.app, "app", NAME_BYTES_MAX),
+            app=_app(message.app),
         )
     )
     if len(data) > MESSAGE_BYTES_MAX:
@@ -151,6 +151,13 @@ def _system_code(message: Carrier) -> int:
         is_ipv6=message.is_ipv6,
         is_batch=isinstance(message, BatchMessage),
     ).pack()
+
+
+def _app(app: str) -> bytes:
+    data = _text(app, "app", NAME_BYTES_MAX)
+    if len(data) > NAME_BYTES_MAX:
+        raise BadParameterError(f"app has {len(data)} bytes; {NAME_BYTES_MAX} are allowed")
+    return data
 
 
 def _text(text: str, noun: str, characters_max: int) -> bytes:

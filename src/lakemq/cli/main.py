@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from lakemq.cli import storage
 from lakemq.errors import LakeMQError
 from lakemq.version import VERSION
 
@@ -20,6 +21,8 @@ app = typer.Typer(
     rich_markup_mode=None,  # typer's rich help takes longer to load than most commands take to run
     pretty_exceptions_enable=False,  # a bug shows Python's own traceback, without values of variables
 )
+
+app.add_typer(storage.app, name="storage")
 
 
 def run() -> None:

@@ -35,11 +35,12 @@ def write_state(disk: Disk, path: str, sequence: int, content: bytes) -> None:
 
 def read_state(disk: Disk, path: str) -> tuple[int, bytes] | None:
     """Sequence and content of the newest whole copy; None if there is none."""
-    copies = [_read_copy(disk, path + suffix) for suffix in ("", _OLD_SUFFIX)]
+    copies = [read_copy(disk, path + suffix) for suffix in ("", _OLD_SUFFIX)]
     return max((copy for copy in copies if copy is not None), default=None, key=lambda copy: copy[0])
 
 
-def _read_copy(disk: Disk, path: str) -> tuple[int, bytes] | None:
+def read_copy(disk: Disk, path: str) -> tuple[int, bytes] | None:
+    """Sequence and content of one copy; None if it is missing or not whole."""
     try:
         file = disk.open(path)
     except FileNotFoundError:

@@ -40,10 +40,14 @@ class Found(NamedTuple):
 
 @dataclass(slots=True)
 class Stop:
-    """Where the walk found no record any more. `proof` is a later record which shows that these bytes were synced."""
+    """Where the walk found no record any more.
+
+    `resume` is where the next whole record is, if one behind it shows that these bytes were synced: they are damaged
+    then. None: nothing shows that, and this is the end.
+    """
 
     position: int
-    proof: int | None
+    resume: int | None
 
 
 class Walk:
@@ -61,6 +65,7 @@ class Walk:
         self._accept = accept
         self.stop: Stop | None = None
         self.end_position = 0
+        self._proven = 0  # known to have been synced up to there, whatever records say
 
     def records_past_damage(
         self, position: int, end: int | None, proven: int, note: Callable[[DamagedRange], None]
@@ -70,6 +75,7 @@ class Walk:
         What is before `proven`, or has a record behind it that says so, was synced: a hole there is damage, which is
         noted and left out. Any other hole is the end.
         """
+        self._proven = proven
         while end is None or position < end:
             for found in self.records(position):
                 if end is not None and found.position >= end:
@@ -81,9 +87,9 @@ class Walk:
             if stop is None or (end is not None and stop.position >= end):
                 break
             position = stop.position
-            if stop.proof is None and position >= proven:
+            if stop.resume is None and position >= proven:
                 break
-            resume = stop.proof if stop.proof is not None else proven
+            resume = stop.resume if stop.resume is not None else proven
             note(DamagedRange(position, resume))
             position = resume
         self.end_position = position
@@ -95,7 +101,7 @@ class Walk:
             if segment.end <= position:
                 continue
             if position < segment.base:  # the segment before ended too early
-                self.stop = Stop(position, self._proof_after(position))
+                self.stop = Stop(position, self._resume_after(position))
                 return
             yield from self._segment_records(segment, position)
             if self.stop is not None:
@@ -120,20 +126,20 @@ class Walk:
                 or not is_payload_whole(header, block, offset)
                 or (self._accept is not None and not self._accept(position, header))
             ):
-                self.stop = Stop(position, self._proof_after(position))
+                self.stop = Stop(position, self._resume_after(position))
                 return
             yield Found(position, header, memoryview(block)[offset + HEADER_BYTES : offset + header.length])
             position += header.length
 
-    def _proof_after(self, position: int) -> int | None:
-        """The position of a record behind `position` that was made after `position` was synced."""
+    def _resume_after(self, position: int) -> int | None:
+        """The first whole record behind `position`, if `position` is known, or by one of them shown, to be synced."""
+        first = None
         for segment in self._segments:
-            if segment.end <= position:
-                continue
             start = max(position + 1, segment.base)
             for found, header in candidates(segment, start, min(segment.end, start + self._search_bytes)):
-                if header.synced_position > position:
-                    return found
+                first = found if first is None else first
+                if header.synced_position > position or position < self._proven:
+                    return first
         return None
 
 

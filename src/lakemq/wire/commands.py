@@ -7,7 +7,7 @@ the negated type (documented), or a BOOLEAN_ACK (JoyQueue, whose clients cannot 
 from dataclasses import dataclass
 from typing import Any
 
-from lakemq.errors import LakeMQError, SerializationError, UnsupportedCommandError
+from lakemq.errors import BadFrameError, LakeMQError, UnsupportedCommandError
 from lakemq.wire import consume, coordinate, metadata, produce, session
 from lakemq.wire.buffer import Buffer, Reader, Writer
 from lakemq.wire.dialect import Dialect, Form, form_of, status_of
@@ -83,6 +83,12 @@ def kind_of(number: int, dialect: Dialect) -> CommandKind:
     return kind
 
 
+def check_first(header: Header) -> None:
+    """The first frame of a connection must be a request we know: BadFrameError tells another protocol's early."""
+    if header.is_response or header.type not in _BY_NUMBER:
+        raise BadFrameError(f"the first frame is of type {header.type}, which is no request of this protocol")
+
+
 def encode_request(
     command: Command, *, form: Form, request_id: int, send_time_ms: int, qos_bits: int = 1
 ) -> list[Buffer]:
@@ -99,6 +105,8 @@ def decode_request(frame: Buffer, dialect: Dialect) -> tuple[Header, Command]:
     BadFrameError ends the connection.
     """
     header, start = read_header(frame)
+    if header.is_response:
+        raise UnsupportedCommandError("a response came where only requests are served: drop it")
     kind = kind_of(header.type, dialect)
     reader = Reader(frame, form_of(dialect, header.version), start)
     return header, kind.request.read(reader)
@@ -135,8 +143,8 @@ def decode_response(frame: Buffer, dialect: Dialect) -> tuple[Header, Ack | None
     if header.type == BOOLEAN_ACK or start == len(frame):
         return header, None
     kind = kind_of(-header.type, dialect)
-    if kind.ack is None:
-        raise SerializationError(f"{kind.name} is answered by a header alone, this one has a payload")
+    if kind.ack is None:  # bytes behind the last known field are room to grow
+        return header, None
     return header, kind.ack.read(Reader(frame, form_of(dialect, header.version), start))
 
 
@@ -148,7 +156,7 @@ def _frame(header: Header, layout: FieldType[Any], value: Any, form: Form) -> li
 
 def _header_alone(request: Header, dialect: Dialect, send_time_ms: int, error: LakeMQError | None) -> bytes:
     return Header(
-        BOOLEAN_ACK if dialect is Dialect.JOYQUEUE else -request.type,
+        BOOLEAN_ACK if dialect is Dialect.JOYQUEUE else _negated(request.type),
         request.request_id,
         request.version,
         request.qos_bits,
@@ -157,3 +165,8 @@ def _header_alone(request: Header, dialect: Dialect, send_time_ms: int, error: L
         status=status_of(error, dialect) if error is not None else 0,
         error=str(error) if error is not None else "",
     ).pack(0)
+
+
+def _negated(number: int) -> int:
+    """The type of an answer; -128 is its own, in a byte."""
+    return -number if number > -128 else number

@@ -7,17 +7,28 @@ the length field may lie (joyqueue-python writes -1), so bounds are found field 
 
 import struct
 import zlib
+from dataclasses import replace
 
 from lakemq.attributes import decode_attributes, encode_attributes
 from lakemq.batch import ItemFields, read_items, take_part, write_items
 from lakemq.compression import Compression, compress, decompress
-from lakemq.errors import BadParameterError, SerializationError
+from lakemq.errors import BadParameterError, ReadError, SerializationError
 from lakemq.message import Source
-from lakemq.record import MessageFields, SystemCode, read_fields, signed_short, write_fields
+from lakemq.record import (
+    UNSET_CRCS,
+    MessageFields,
+    SystemCode,
+    check_bounds,
+    read_fields,
+    signed_short,
+    write_fields,
+)
 from lakemq.wire.buffer import Buffer, Reader, Writer
 from lakemq.wire.dialect import Dialect, Form
 
 MAGIC = 0x1234
+_MAGIC_OFFSET = 18
+BODY_BYTES_MAX = 3 << 20  # what a JoyQueue server takes
 MESSAGE_BYTES_MIN = 73
 NO_ADDRESS = bytes(16)
 
@@ -69,7 +80,10 @@ def measure(view: memoryview, start: int, end: int, count: int) -> int:
     """Where `count` messages end."""
     reader = Reader(view, _FORM, start, end)
     for _ in range(count):
-        _check_magic(_FIXED.unpack(reader.take(_FIXED.size))[4])
+        if _is_stored_layout(reader):
+            reader.position = check_bounds(view, reader.position, end)
+            continue
+        reader.take(_FIXED.size)
         for width in (4, 1, 2, 4, 1):
             reader.sized(width)
     return reader.position
@@ -113,13 +127,26 @@ def write(writer: Writer, fields: MessageFields, client_address: bytes) -> None:
         writer.sized(text, width)
 
 
-def to_stored(data: Buffer, count: int) -> bytes:
-    """JoyQueue's messages in the stored layout. The CRC is made anew: nobody there checks it, or sends it always."""
+def to_stored(data: Buffer, count: int, is_ipv6: bool | None = None) -> bytes:
+    """JoyQueue's messages in the stored layout; `is_ipv6` is what the server knows of the sender, None if nothing.
+
+    The CRC is made anew: nobody there checks it, or always sends it. A message that is in the stored layout already,
+    as some clients mix them, is taken as it is.
+    """
     reader = Reader(data, _FORM)
     parts = []
     for _ in range(count):
+        if _is_stored_layout(reader):
+            start = reader.position
+            reader.position = check_bounds(reader.view, start, reader.end)
+            parts.append(bytes(reader.view[start : reader.position]))
+            continue
         fields, _ = read(reader)
         code = unpack_system_code(fields.system_code)
+        if len(fields.body) > BODY_BYTES_MAX:
+            raise BadParameterError(f"a body has {len(fields.body)} bytes; {BODY_BYTES_MAX} are allowed")
+        if is_ipv6 is not None:
+            code = replace(code, is_ipv6=is_ipv6)
         if code.is_batch:
             items = _read_items(decompress(code.compression, fields.body), fields.flag)
             fields.body = compress(code.compression, write_items(items))
@@ -131,25 +158,44 @@ def to_stored(data: Buffer, count: int) -> bytes:
 
 
 def from_stored(data: Buffer, count: int, client_address: bytes = NO_ADDRESS) -> bytes:
-    """Stored messages in JoyQueue's layout; what its clients cannot expand is compressed as zlib instead."""
+    """Stored messages in JoyQueue's layout; what its clients cannot expand is compressed as zlib instead.
+
+    ReadError for a message that cannot be laid out so: a body that is damaged, or was never what it says it is.
+    """
     writer = Writer(_FORM)
     at = 0
     for _ in range(count):
         fields, at = read_fields(data, at)
-        code = SystemCode.unpack(fields.system_code)
-        kind = code.compression if code.compression in _COMPRESSIONS else Compression.ZLIB
-        if code.is_batch:
-            items = read_items(decompress(code.compression, fields.body), fields.flag)
-            fields.body = compress(kind, _write_items(items))
-        elif kind is not code.compression:
-            fields.body = compress(kind, decompress(code.compression, fields.body))
-        # A batch that says jmq is one of ours in all but name, and JoyQueue's clients drop it unless it says so.
-        source = Source.JOYQUEUE if code.is_batch and code.source is Source.JMQ else code.source
-        fields.system_code = pack_system_code(SystemCode(kind, code.is_ordered, source, code.is_ipv6, code.is_batch))
-        fields.business_id, fields.attributes = _fit_business_id(fields.business_id, fields.attributes)
-        fields.body_crc = zlib.crc32(fields.body)
-        write(writer, fields, client_address)
+        try:
+            _lay_out(fields)
+            write(writer, fields, client_address)
+        except (SerializationError, BadParameterError) as error:
+            raise ReadError(f"index {fields.index} cannot be given to a JoyQueue client: {error}") from error
     return b"".join(writer.parts())
+
+
+def _lay_out(fields: MessageFields) -> None:
+    """Change a stored message's fields into JoyQueue's."""
+    if fields.body_crc not in UNSET_CRCS and fields.body_crc != zlib.crc32(fields.body):
+        raise SerializationError("its body does not match its CRC")
+    code = SystemCode.unpack(fields.system_code)
+    kind = code.compression if code.compression in _COMPRESSIONS else Compression.ZLIB
+    if code.is_batch:
+        items = read_items(decompress(code.compression, fields.body), fields.flag)
+        fields.body = compress(kind, _write_items(items))
+    elif kind is not code.compression:
+        fields.body = compress(kind, decompress(code.compression, fields.body))
+    # A batch that says jmq is one of ours in all but name, and JoyQueue's clients drop it unless it says so.
+    source = Source.JOYQUEUE if code.is_batch and code.source is Source.JMQ else code.source
+    fields.system_code = pack_system_code(replace(code, compression=kind, source=source))
+    fields.business_id, fields.attributes = _fit_business_id(fields.business_id, fields.attributes)
+    fields.body_crc = zlib.crc32(fields.body)
+
+
+def _is_stored_layout(reader: Reader) -> bool:
+    """Whether the message at the reader's position has no magic where JoyQueue's have it: then it is of our layout."""
+    at = reader.position + _MAGIC_OFFSET
+    return at + 2 <= reader.end and _SHORT.unpack_from(reader.view, at)[0] != MAGIC
 
 
 def _check_magic(magic: int) -> None:

@@ -52,20 +52,20 @@ class MessageBlock:
         """All bytes in one buffer: the only part as it is, several copied together."""
         return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
 
-    def stored(self) -> "MessageBlock":
-        """The same messages in the stored layout."""
-        return self if self.dialect is Dialect.DOCUMENTED else self._laid_out(Dialect.DOCUMENTED)
+    def stored(self, is_ipv6: bool | None = None) -> "MessageBlock":
+        """The same messages in the stored layout; `is_ipv6` is what the server knows of a JoyQueue sender."""
+        if self.dialect is Dialect.DOCUMENTED:
+            return self
+        anew = bytearray(joyqueue_message.to_stored(self.joined(), self.count, is_ipv6))  # to be stamped
+        return MessageBlock(self.count, (anew,), Dialect.DOCUMENTED, self.client_address)
 
     def in_dialect(self, dialect: Dialect) -> "MessageBlock":
         """The same messages in the layout of that dialect."""
-        return self if self.dialect is dialect else self._laid_out(dialect)
-
-    def _laid_out(self, dialect: Dialect) -> "MessageBlock":
-        data = self.joined()
+        if self.dialect is dialect:
+            return self
         if dialect is Dialect.DOCUMENTED:
-            anew = joyqueue_message.to_stored(data, self.count)
-        else:
-            anew = joyqueue_message.from_stored(data, self.count, self.client_address)
+            return self.stored()
+        anew = joyqueue_message.from_stored(self.joined(), self.count, self.client_address)
         return MessageBlock(self.count, (anew,), dialect, self.client_address)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from lakemq.errors import SerializationError
 from lakemq.wire.buffer import Buffer, Reader
 from lakemq.wire.dialect import VERSION_OURS, Dialect, Form
-from lakemq.wire.fields import BYTE, DOUBLE, LONG, SHORT_STRING, STRING, Array, JoyqueueOnly, Struct
+from lakemq.wire.fields import BYTE, DOUBLE, LONG, SHORT_STRING, STRING, Array, JoyqueueOnly, Number, Struct
 
 LANGUAGE_OTHER = 8  # 0 Java, 1 C, 2 C++, 3 Python, 4 Ruby, 5 .NET, 6 Erlang, 7 Go
 
@@ -121,7 +121,15 @@ class RemoveProducer:
     app: str = ""
 
 
-ADD_CONNECTION = Struct(
+class _Language(Number):
+    """A client's language; what nobody knows counts as other."""
+
+    def read(self, reader: Reader) -> int:
+        language = super().read(reader)
+        return language if 0 <= language <= LANGUAGE_OTHER else LANGUAGE_OTHER
+
+
+_ADD_CONNECTION_AS_SENT = Struct(
     AddConnection,
     username=SHORT_STRING,
     password=SHORT_STRING,
@@ -134,6 +142,10 @@ ADD_CONNECTION = Struct(
     ip=SHORT_STRING,
     time_ms=LONG,
     sequence=LONG,
+)
+ADD_CONNECTION = Struct(
+    AddConnection,
+    **{**_ADD_CONNECTION_AS_SENT.types, "language": JoyqueueOnly(_Language("b"), LANGUAGE_OTHER)},
 )
 ADD_CONNECTION_ACK = Struct(AddConnectionAck, connection_id=SHORT_STRING, notification=STRING)
 REMOVE_CONNECTION = Struct(RemoveConnection)
@@ -151,12 +163,12 @@ REMOVE_PRODUCER = Struct(RemoveProducer, topics=Array(STRING), app=STRING)
 def recognise(payload: Buffer, version: int) -> Dialect:
     """The dialect of an ADD_CONNECTION payload: the one whose form uses up exactly all of it.
 
-    SerializationError if neither does: answer it, then close.
+    SerializationError if neither does: answer it in the documented form, then close.
     """
     for dialect in (Dialect.JOYQUEUE, Dialect.DOCUMENTED):
         reader = Reader(payload, Form(dialect, version))
         try:
-            command = ADD_CONNECTION.read(reader)
+            command = _ADD_CONNECTION_AS_SENT.read(reader)
         except SerializationError:
             continue
         if reader.left == 0 and 0 <= command.language <= LANGUAGE_OTHER:

@@ -1,0 +1,173 @@
+"""What `lakemq storage` prints: a survey of a data directory as tables, findings, JSON or records."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from lakemq import envelope
+from lakemq.errors import LakeMQError
+from lakemq.message import BatchMessage, Message
+from lakemq.storage import files
+from lakemq.storage.journal_record import RecordType
+from lakemq.storage.survey import Survey, records, survey
+from lakemq.storage.walk import Found
+from lakemq.world.disk import RealDisk
+
+_BODY_CHARACTERS = 60
+
+
+def show_survey(directory: Path, *, as_json: bool, with_summary: bool) -> None:
+    """What is there, if asked for, and each place that is damaged."""
+    found = _look(directory)
+    if as_json:
+        typer.echo(json.dumps(_as_json(found), indent=2))
+    else:
+        if with_summary:
+            _print_summary(Console(), found)
+        _print_findings(Console(), found)
+    raise typer.Exit(0 if found.is_sound else 1)
+
+
+def show_dump(
+    directory: Path, *, start: int | None, limit: int, topic: int | None, partition: int | None, bodies: bool
+) -> None:
+    """Records one by one, oldest first."""
+    disk = _open(directory)
+    shown = 0
+    for found in records(disk, start):
+        header = found.header
+        if (topic is not None and header.topic != topic) or (partition is not None and header.partition != partition):
+            continue
+        if shown == limit:
+            typer.echo(f"… more from position {found.position}: --from {found.position}")
+            return
+        shown += 1
+        typer.echo(_record_line(found))
+        if bodies and header.type == RecordType.MESSAGES:
+            for line in _message_lines(found):
+                typer.echo(line)
+    if shown == 0:
+        typer.echo("no records")
+
+
+def _open(directory: Path) -> RealDisk:
+    if not (directory / files.FORMAT).exists() and not (directory / files.JOURNAL_DIRECTORY).is_dir():
+        typer.echo(f"lakemq: {directory} is not a data directory: it has no {files.FORMAT} file", err=True)
+        raise typer.Exit(2)
+    return RealDisk(directory)
+
+
+def _look(directory: Path) -> Survey:
+    disk = _open(directory)
+    with _progress() as bar:
+        return survey(disk, bar)
+
+
+@contextmanager
+def _progress() -> Iterator:  # type: ignore[type-arg]
+    """A bar on a terminal, nothing elsewhere."""
+    console = Console(stderr=True)
+    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("reading", total=None)
+        last = 0
+
+        def update(done: int, total: int) -> None:
+            nonlocal last
+            if done - last > 8 << 20 or done == total:  # not for every record
+                last = done
+                progress.update(task, completed=done, total=total)
+
+        yield update
+
+
+def _print_summary(console: Console, found: Survey) -> None:
+    segments = Table("segment", "ends at", "records", "first", "last", title="Journal", title_justify="left")
+    for one in found.segments:
+        segments.add_row(str(one.base), str(one.end), str(one.record_count), _time(one.first_ms), _time(one.last_ms))
+    console.print(segments)
+    partitions = Table(
+        "topic", "partition", "first", "next", "messages", "bytes", title="Partitions", title_justify="left"
+    )
+    for (topic, partition), report in sorted(found.partitions.items()):
+        values = (topic, partition, report.first_index, report.next_index, report.message_count, report.messages_bytes)
+        partitions.add_row(*map(str, values))
+    console.print(partitions)
+    terms = ", ".join(f"{term} from {position}" for term, position in found.terms) or "none"
+    console.print(f"terms: {terms}")
+    if found.checkpoint is not None:
+        kind = "clean" if found.checkpoint.is_clean else "not clean"
+        console.print(f"checkpoint: position {found.checkpoint.position} of {found.end_position}, {kind}")
+
+
+def _print_findings(console: Console, found: Survey) -> None:
+    for finding in found.findings:
+        mark = "[red]DAMAGED[/red]" if finding.is_damage else "[yellow]note[/yellow]"
+        console.print(f"{mark} {finding.place}: {finding.text}", soft_wrap=True, highlight=False)
+    damaged = sum(finding.is_damage for finding in found.findings)
+    record_count = sum(one.record_count for one in found.segments)
+    verdict = "[green]sound[/green]" if found.is_sound else f"[red]{damaged} damaged places[/red]"
+    console.print(f"{verdict}: {record_count} records, {len(found.partitions)} partitions", highlight=False)
+
+
+def _as_json(found: Survey) -> dict[str, object]:
+    return {
+        "sound": found.is_sound,
+        "end_position": found.end_position,
+        "segments": [{"base": one.base, "end": one.end, "records": one.record_count} for one in found.segments],
+        "partitions": [
+            {
+                "topic": topic,
+                "partition": partition,
+                "first_index": report.first_index,
+                "next_index": report.next_index,
+                "messages": report.message_count,
+            }
+            for (topic, partition), report in sorted(found.partitions.items())
+        ],
+        "terms": [{"term": term, "position": position} for term, position in found.terms],
+        "checkpoint": found.checkpoint.position if found.checkpoint is not None else None,
+        "findings": [{"place": one.place, "text": one.text, "is_damage": one.is_damage} for one in found.findings],
+    }
+
+
+def _record_line(found: Found) -> str:
+    header = found.header
+    kind = RecordType(header.type).name if header.type in list(RecordType) else f"type {header.type}"
+    line = (
+        f"{found.position:>14}  {kind:<12} {header.length:>8} bytes  term {header.term}  {_time(header.store_time_ms)}"
+    )
+    if header.type == RecordType.MESSAGES:
+        last = header.first_index + header.index_count - 1
+        line += f"  topic {header.topic} partition {header.partition}  index {header.first_index} to {last}"
+    return line
+
+
+def _message_lines(found: Found) -> Iterator[str]:
+    try:
+        for value in envelope.unpack_all(found.payload):
+            for message in value.messages() if isinstance(value, BatchMessage) else [value]:
+                yield _message_line(message)
+    except LakeMQError as error:
+        yield f"{'':>16}cannot be opened: {error}"
+
+
+def _message_line(message: Message) -> str:
+    text = message.body.decode("utf-8", "replace")
+    shown = "".join(character if character.isprintable() else "·" for character in text[:_BODY_CHARACTERS])
+    more = "…" if len(text) > _BODY_CHARACTERS else ""
+    return f"{'':>16}{message.index}  {message.business_id or '-'}  {shown}{more}"
+
+
+def _time(ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError, OSError):
+        return str(ms)
