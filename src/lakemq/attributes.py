@@ -77,7 +77,7 @@ def _logical_lines(text: str) -> list[str]:
             continue
         joined = line if joined is None else joined + line
         if _ends_with_odd_backslashes(joined):
-            joined = joined[:-1]
+            joined = joined[:-1] or None  # nothing yet: what follows is a new line, which may be a comment
         else:
             lines.append(joined)
             joined = None

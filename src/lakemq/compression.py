@@ -5,6 +5,7 @@ and never beyond it.
 """
 
 import io
+import struct
 import zipfile
 import zlib
 from enum import Enum
@@ -18,7 +19,22 @@ EXPANDED_BYTES_MAX = 64 << 20
 
 _ZIP_ENTRY = "0"  # the name JoyQueue's older clients give the single entry
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
+_ZIP_END = b"PK\5\6"
+# zipfile answers damage with any of these, depending on the field that was hit
+_ZIP_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    NotImplementedError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    ValueError,
+    struct.error,
+)
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZSTD_SKIPPABLE = b"\x2a\x4d\x18"
+_ZSTD_REPEATED = 1  # a block that is one byte and a count
 _ZSTD_WINDOW_BYTES_MAX = 8 << 20  # what level 19 and below ask for
 _FIRST_ROOM_BYTES = 4096
 
@@ -67,7 +83,7 @@ def decompress(
         case Compression.LZ4:
             return _expand(cramjam.lz4.decompress_into, kind, carried, bytes_max)
         case Compression.ZSTD:
-            _check_zstd_window(carried)
+            _check_zstd_windows(bytes(carried))
             return _expand(cramjam.zstd.decompress_into, kind, carried, bytes_max)
 
 
@@ -102,19 +118,29 @@ def _zip(body: bytes | bytearray | memoryview) -> bytes:
 
 
 def _unzip(carried: bytes | bytearray | memoryview, bytes_max: int) -> bytes:
+    data = bytes(carried)
+    _check_zip_directory(data)
     try:
-        with zipfile.ZipFile(io.BytesIO(carried)) as archive:
-            entries = archive.infolist()
-            if len(entries) != 1:
-                raise _undecodable(Compression.ZIP, f"{len(entries)} entries instead of one")
-            with archive.open(entries[0]) as stream:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            (entry,) = archive.infolist()
+            if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                # the others allocate what the archive asks for before a byte is expanded
+                raise _undecodable(Compression.ZIP, f"method {entry.compress_type} is not used here")
+            with archive.open(entry) as stream:
                 body = stream.read(bytes_max + 1)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
-        # zipfile answers damage with any of these, depending on the field that was hit
+    except _ZIP_ERRORS as error:
         raise _undecodable(Compression.ZIP, error) from None
     if len(body) > bytes_max:
         raise _too_large(bytes_max)
     return body
+
+
+def _check_zip_directory(data: bytes) -> None:
+    """One entry, by the record at the end: asked before the library lists what is said to be there."""
+    at = data.rfind(_ZIP_END)
+    counts = data[at + 8 : at + 12] if at >= 0 else b""
+    if counts != b"\1\0\1\0":  # on this disk, in all
+        raise _undecodable(Compression.ZIP, "it is not an archive with one entry")
 
 
 def _expand(into, kind: Compression, carried: bytes | bytearray | memoryview, bytes_max: int) -> bytes:  # type: ignore[no-untyped-def]
@@ -134,15 +160,36 @@ def _expand(into, kind: Compression, carried: bytes | bytearray | memoryview, by
             return bytes(memoryview(room)[:size])
 
 
-def _check_zstd_window(carried: bytes | bytearray | memoryview) -> None:
-    """A frame names the memory its decoder must hold: refuse before that is allocated."""
-    head = bytes(carried[:6])
-    if len(head) < 6 or head[:4] != _ZSTD_MAGIC:
+def _check_zstd_windows(data: bytes) -> None:
+    """Each frame names the memory its decoder must hold: refuse before that is allocated."""
+    at = 0
+    while at < len(data):
+        if data[at : at + 4] == _ZSTD_MAGIC:
+            at = _after_zstd_frame(data, at + 4)
+        elif data[at + 1 : at + 4] == _ZSTD_SKIPPABLE and data[at] & 0xF0 == 0x50:
+            at += 8 + int.from_bytes(data[at + 4 : at + 8], "little")
+        else:
+            raise _undecodable(Compression.ZSTD, "no frame header")
+
+
+def _after_zstd_frame(data: bytes, at: int) -> int:
+    """Past the header, which is checked, and the blocks of one frame."""
+    if at >= len(data):
         raise _undecodable(Compression.ZSTD, "no frame header")
-    is_single_segment = head[4] & 0x20
-    if is_single_segment:
-        return  # the window is the content, which is bounded already
-    exponent, mantissa = head[5] >> 3, head[5] & 7
-    window_bytes = (1 << (10 + exponent)) // 8 * (8 + mantissa)
-    if window_bytes > _ZSTD_WINDOW_BYTES_MAX:
-        raise BadParameterError(f"the zstd body asks for a window of {window_bytes} bytes")
+    descriptor = data[at]
+    is_single_segment = bool(descriptor & 0x20)
+    if not is_single_segment and at + 1 < len(data):  # else the window is the content, which is bounded already
+        exponent, mantissa = data[at + 1] >> 3, data[at + 1] & 7
+        window_bytes = (1 << (10 + exponent)) // 8 * (8 + mantissa)
+        if window_bytes > _ZSTD_WINDOW_BYTES_MAX:
+            raise BadParameterError(f"the zstd body asks for a window of {window_bytes} bytes")
+    size_bytes = (1 if is_single_segment else 0, 2, 4, 8)[descriptor >> 6]
+    at += 1 + (not is_single_segment) + (0, 1, 2, 4)[descriptor & 3] + size_bytes
+    while True:
+        block = int.from_bytes(data[at : at + 3], "little")
+        is_last, kind, size = block & 1, block >> 1 & 3, block >> 3
+        if at + 3 > len(data):
+            return len(data)  # cut short: the decoder says so
+        at += 3 + (1 if kind == _ZSTD_REPEATED else size)
+        if is_last:
+            return at + (4 if descriptor & 4 else 0)

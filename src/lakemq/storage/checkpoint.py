@@ -5,22 +5,46 @@ from lakemq.storage.disk import Disk
 from lakemq.storage.state_file import write_state
 from lakemq.storage.tables import Checkpoint
 
+# Up to so many files are synced one by one; more in one go, which also waits for whoever else writes to that disk.
+_ONE_BY_ONE_MAX = 64
+
 
 class CheckpointTicket:
     """One checkpoint to be made durable, off the loop."""
 
-    __slots__ = ("_content", "_disk", "_sequence", "position")
+    __slots__ = ("_content", "_disk", "_sequence", "_written", "position")
 
-    def __init__(self, disk: Disk, sequence: int, checkpoint: Checkpoint) -> None:
+    def __init__(self, disk: Disk, sequence: int, checkpoint: Checkpoint, written: set[str] | None) -> None:
         self.position = checkpoint.position
         self._disk = disk
         self._sequence = sequence
         self._content = checkpoint.pack()
+        self._written = written  # index files since the checkpoint before; None if that is not known
 
     def run(self) -> None:
         """Index files first, then the file that vouches for them."""
-        self._disk.sync_all()
+        if self._written is None or len(self._written) > _ONE_BY_ONE_MAX:
+            self._disk.sync_all()
+        else:
+            self._sync(sorted(self._written))
         write_state(self._disk, files.CHECKPOINT, self._sequence, self._content)
+
+    def _sync(self, paths: list[str]) -> None:
+        directories: dict[str, None] = {}
+        for path in paths:
+            try:
+                file = self._disk.open(path)
+            except FileNotFoundError:
+                continue  # made again or dropped meanwhile
+            try:
+                file.sync()
+            finally:
+                file.close()
+            while path:  # its name, and those of directories that may be new
+                path = path.rpartition("/")[0]
+                directories[path] = None
+        for directory in directories:
+            self._disk.sync_dir(directory)
 
 
 class Checkpoints:
@@ -30,6 +54,7 @@ class Checkpoints:
         self._disk = disk
         self._sequence = sequence
         self._ticket: CheckpointTicket | None = None
+        self._is_first_or_failed = True  # then nobody knows which files are not synced
         self.position = position  # of the last durable one
 
     @property
@@ -37,11 +62,13 @@ class Checkpoints:
         """Whether a ticket is out."""
         return self._ticket is not None
 
-    def begin(self, checkpoint: Checkpoint) -> CheckpointTicket:
-        """A ticket for that checkpoint."""
+    def begin(self, checkpoint: Checkpoint, written: set[str]) -> CheckpointTicket:
+        """A ticket for that checkpoint; `written` are the index files since the one before."""
         assert self._ticket is None, "one at a time"
         self._sequence += 1
-        self._ticket = CheckpointTicket(self._disk, self._sequence, checkpoint)
+        known = None if self._is_first_or_failed else written
+        self._ticket = CheckpointTicket(self._disk, self._sequence, checkpoint, known)
+        self._is_first_or_failed = True
         return self._ticket
 
     def end(self, ticket: CheckpointTicket, error: OSError | None) -> None:
@@ -49,4 +76,5 @@ class Checkpoints:
         assert ticket is self._ticket
         self._ticket = None
         if error is None:
+            self._is_first_or_failed = False
             self.position = ticket.position

@@ -12,6 +12,7 @@ class IndexFileCache:
         self._disk = disk
         self._open_files_max = open_files_max
         self._open: OrderedDict[str, File] = OrderedDict()
+        self._written: set[str] = set()
 
     def names(self, directory: str) -> list[str]:
         """What is in a directory."""
@@ -22,7 +23,9 @@ class IndexFileCache:
         self._disk.make_dir(path)
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """An open file, which the cache closes when it likes: use it at once."""
+        """An open file, which the cache closes when it likes: use it at once. To write, say `create`."""
+        if create:
+            self._written.add(path)
         file = self._open.get(path)
         if file is not None:
             self._open.move_to_end(path)
@@ -32,8 +35,14 @@ class IndexFileCache:
         file = self._open[path] = self._disk.open(path, create=create)
         return file
 
+    def take_written(self) -> set[str]:
+        """The files written since this was asked last."""
+        written, self._written = self._written, set()
+        return written
+
     def remove(self, path: str) -> None:
         """Close and remove."""
+        self._written.discard(path)
         file = self._open.pop(path, None)
         if file is not None:
             file.close()

@@ -126,6 +126,10 @@ class Indexes:
             self.damage.append(damage)
             self.notes.append(f"journal damaged from position {damage.start} to {damage.end}: left out")
 
+    def take_written(self) -> set[str]:
+        """The index files written since this was asked last."""
+        return self._files.take_written()
+
     def close(self) -> None:
         """Give all files back."""
         self._files.close()

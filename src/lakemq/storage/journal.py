@@ -9,12 +9,12 @@ import errno
 from bisect import bisect_right
 from collections import OrderedDict
 
-from lakemq.errors import DiskIOError, ReadError, WriteError
+from lakemq.errors import DiskIOError, LakeMQError, ReadError, WriteError
 from lakemq.storage import files
 from lakemq.storage.disk import Buffer, Disk, File
 from lakemq.storage.walk import Segment
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 
 
 class SyncTicket:
@@ -53,7 +53,7 @@ class Journal:
         self._open: OrderedDict[int, File] = OrderedDict()  # by base; the longest unused first
         self._pending: list[Buffer] = []
         self._to_sync: dict[int, File] = {}  # written since the last ticket
-        self._has_new_name = False
+        self._has_name_changes = False
         self._ticket: SyncTicket | None = None
         self._needs_heal = False
         self.failure: str | None = None  # why nothing is written any more
@@ -68,7 +68,7 @@ class Journal:
 
     def create(self, base: int) -> None:
         """Begin with an empty segment; durable when this returns."""
-        self._add_segment(base)
+        self._begin_segment(base, self._make_file(base))
         self.end_position = self.written_position = base
         ticket = self.begin_sync()
         assert ticket is not None
@@ -136,7 +136,9 @@ class Journal:
             file.write_at(self.written_position - base, pending)
         except OSError as error:
             self.end_position = self.written_position
-            raise self._refusal(error) from error
+            refusal = self._refusal(error)
+            self._heal_if_possible(base)
+            raise refusal from error
         self._needs_heal = False
         self._to_sync[base] = file
         self.written_position = self.end_position
@@ -147,13 +149,23 @@ class Journal:
         self.end_position = self.written_position
 
     def roll(self) -> None:
-        """Begin a new segment at the end. WriteError if there is no room for one; the old one stays the last then."""
-        self.flush()
+        """Begin a new segment at the end, after this turn's bytes, which are written to the old one.
+
+        WriteError if there is no room for either: neither has happened then, and the turn is forgotten.
+        """
         self.check_writable()
+        base = self.end_position
         try:
-            self._add_segment(self.end_position)
+            file = self._make_file(base)
         except OSError as error:
+            self.discard()
             raise self._refusal(error) from error
+        try:
+            self.flush()
+        except LakeMQError:
+            self._discard_file(file)
+            raise
+        self._begin_segment(base, file)
 
     def check_writable(self) -> None:
         """DiskIOError once a sync has failed."""
@@ -164,12 +176,12 @@ class Journal:
 
     def begin_sync(self) -> SyncTicket | None:
         """A ticket for all that is written; None if all is synced, or while another ticket is out."""
-        if self._ticket is not None or self.failure is not None or not (self._to_sync or self._has_new_name):
+        if self._ticket is not None or self.failure is not None or not (self._to_sync or self._has_name_changes):
             return None
-        directory = files.JOURNAL_DIRECTORY if self._has_new_name else None
+        directory = files.JOURNAL_DIRECTORY if self._has_name_changes else None
         self._ticket = SyncTicket(self.written_position, list(self._to_sync.values()), self._disk, directory)
         self._to_sync = {}
-        self._has_new_name = False
+        self._has_name_changes = False
         return self._ticket
 
     def end_sync(self, ticket: SyncTicket, error: OSError | None = None) -> None:
@@ -178,8 +190,7 @@ class Journal:
         self._ticket = None
         if error is not None:
             self.failure = f"a sync failed ({error}); restart the broker after the disk is mended"
-            self.discard()
-            return
+            return  # what this turn appended is refused by its flush
         self.synced_position = max(self.synced_position, ticket.position)
 
     # --- reading -----------------------------------------------------------------------------------------------
@@ -251,23 +262,26 @@ class Journal:
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    def _add_segment(self, base: int) -> None:
-        path = f"{files.JOURNAL_DIRECTORY}/{files.segment_name(base)}"
-        file = self._disk.open(path, create=True)
+    def _make_file(self, base: int) -> File:
+        """The file of a segment to come; if there is no room for it, none is left."""
+        file = self._disk.open(f"{files.JOURNAL_DIRECTORY}/{files.segment_name(base)}", create=True)
         try:
-            file.truncate(0)  # what a failed roll left
+            file.truncate(0)  # what a crash may have left there
             file.preallocate(self._segment_bytes)
         except OSError:
-            file.close()
-            self._discard_file(path)
+            self._discard_file(file)
             raise
+        return file
+
+    def _begin_segment(self, base: int, file: File) -> None:
         if self._bases:
             self._give_back_room(self._bases[-1], base)
         self._bases.append(base)
         self._open[base] = file
         self._to_sync[base] = file
-        self._has_new_name = True
+        self._has_name_changes = True
         self._needs_heal = False
+        self._close_unused()
 
     def _give_back_room(self, base: int, end: int) -> None:
         """The rest of a finished segment is not needed; a file that stays too long is only too long."""
@@ -276,16 +290,31 @@ class Journal:
         except OSError:
             return
 
-    def _discard_file(self, path: str) -> None:
+    def _discard_file(self, file: File) -> None:
+        """Remove the file of a segment that is not to be.
+
+        At the next start it would hide what the segment before it still gets: so its going is made durable together
+        with that, and if it does not go there is no going on.
+        """
+        file.close()
+        self._has_name_changes = True
         try:
-            self._disk.remove(path)
-        except OSError:
-            return  # it is empty, and the next roll to this position takes it over
+            self._disk.remove(file.path)
+        except OSError as error:
+            self.failure = f"a file could not be removed ({error}); restart the broker after the disk is mended"
 
     def _heal(self, file: File, base: int) -> None:
         """Wipe what a failed write may have left: it must not be taken for a record later."""
         self._heal_from(file, self.written_position - base)
         self._needs_heal = False
+
+    def _heal_if_possible(self, base: int) -> None:
+        """At once, for a kill must not leave what was refused; if it cannot be, before the next write."""
+        if self.failure is None and self._needs_heal:
+            try:
+                self._heal(self.file_of(base), base)
+            except OSError:
+                return
 
     def _heal_from(self, file: File, offset: int) -> None:
         file.truncate(offset)
@@ -293,7 +322,7 @@ class Journal:
 
     def _refusal(self, error: OSError) -> WriteError | DiskIOError:
         if error.errno in _NO_ROOM:
-            return WriteError(f"the disk is full: {error}")
+            return WriteError(f"there is no room: {error}")
         self.failure = f"a write failed ({error}); restart the broker after the disk is mended"
         self.discard()
         return DiskIOError(f"the journal could not be written: {error}")

@@ -281,7 +281,7 @@ class PartitionGroup:
         synced = self._journal.synced_position
         terms = [row for row in self._terms if row.position < synced]
         tables = Tables(self._indexes.synced_rows(), terms, self._indexes.damage)
-        return self._checkpoints.begin(Checkpoint(synced, is_clean, tables))
+        return self._checkpoints.begin(Checkpoint(synced, is_clean, tables), self._indexes.take_written())
 
     def end_checkpoint(self, ticket: CheckpointTicket, error: OSError | None = None) -> None:
         """The ticket was run; if it failed, the one before still holds."""

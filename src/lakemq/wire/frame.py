@@ -40,15 +40,15 @@ class FrameDecoder:
 
     def room(self) -> memoryview:
         """Where the socket may write next; never empty."""
-        if len(self._chunk) - self._end < _ROOM_BYTES_MIN:
+        if len(self._chunk) - self._end < _ROOM_BYTES_MIN and not self._is_broken:
             self._begin_chunk()
         return self._chunk[self._end :]
 
     def received(self, size: int) -> list[memoryview]:
         """`size` bytes were written into `room()`: the frames that are whole now."""
-        self._end += size
         if self._is_broken:
             raise BadFrameError("the stream was out of step before")
+        self._end += size
         return self._cut()
 
     def feed(self, data: Buffer) -> list[memoryview]:
@@ -76,14 +76,19 @@ class FrameDecoder:
     def _checked_length(self) -> int:
         length: int = _LENGTH.unpack_from(self._chunk, self._start)[0]
         if not REQUEST_HEADER_BYTES <= length <= self._frame_bytes_max:
-            self._is_broken = True
+            self._break()
             raise BadFrameError(f"length {length} is not within {REQUEST_HEADER_BYTES} and {self._frame_bytes_max}")
         if self._end - self._start >= 8:
             _, magic = _LENGTH_MAGIC.unpack_from(self._chunk, self._start)
             if magic != MAGIC:
-                self._is_broken = True
+                self._break()
                 raise BadFrameError(f"magic {magic:#010x} instead of {MAGIC:#010x}")
         return length
+
+    def _break(self) -> None:
+        """Keep nothing of a stream that is out of step; what still comes goes into the same small room."""
+        self._is_broken = True
+        self._chunk, self._start, self._end = memoryview(bytearray(_ROOM_BYTES_MIN)), 0, 0
 
     def _begin_chunk(self) -> None:
         """A new chunk with what is left of the old; large frames get room as they prove to be large."""

@@ -7,7 +7,7 @@ response also status BYTE (unsigned) · error STRING. Then the payload, to the e
 import struct
 from typing import NamedTuple
 
-from lakemq.errors import BadFrameError
+from lakemq.errors import BadFrameError, BadParameterError
 from lakemq.wire.buffer import Buffer
 
 MAGIC = 0xCAFEBEBE
@@ -39,18 +39,12 @@ class Header(NamedTuple):
         identity = (self.qos_bits & 3) << 1 | self.is_response
         error = self._error_bytes()
         tail = _STATUS.pack(self.status, len(error)) + error if self.is_response else b""
-        return (
-            _REQUEST.pack(
-                REQUEST_HEADER_BYTES + len(tail) + payload_bytes,
-                MAGIC,
-                self.version,
-                identity,
-                self.request_id,
-                self.type,
-                self.send_time_ms,
-            )
-            + tail
-        )
+        length = REQUEST_HEADER_BYTES + len(tail) + payload_bytes
+        try:
+            head = _REQUEST.pack(length, MAGIC, self.version, identity, self.request_id, self.type, self.send_time_ms)
+        except struct.error as error:
+            raise BadParameterError(f"a field of the header is out of range: {error}") from None
+        return head + tail
 
     def _error_bytes(self) -> bytes:
         text = self.error.encode("utf-8", "replace")

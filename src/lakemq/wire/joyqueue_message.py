@@ -41,6 +41,7 @@ _ITEM_HEAD = struct.Struct(">ibhi")
 _ITEM_BYTES_MIN = 14
 _SHORT = struct.Struct(">h")
 _TEXT_BYTES_MAX = 127
+_ATTRIBUTES_BYTES_MAX = 32767
 _FORM = Form(Dialect.JOYQUEUE)
 
 _COMPRESSED_BIT = 0x0001
@@ -240,14 +241,21 @@ def _write_items(items: list[ItemFields]) -> bytes:
 def _fit_business_id(business_id: bytes, attributes: bytes) -> tuple[bytes, bytes]:
     if len(business_id) <= _TEXT_BYTES_MAX:
         return business_id, attributes
-    whole = str(business_id, "utf-8", "replace")
-    head = encode_attributes({LONG_BUSINESS_ID: whole})
-    cut = business_id[:_TEXT_BYTES_MAX].decode("utf-8", "ignore").encode()
-    return cut, head + b"\n" + attributes if attributes else head
+    head = encode_attributes({LONG_BUSINESS_ID: str(business_id, "utf-8", "replace")})
+    carried = head + b"\n" + attributes if attributes else head
+    # Where there is no room for both, a shortened id beats a message that cannot be delivered.
+    return _shortened(business_id), carried if len(carried) <= _ATTRIBUTES_BYTES_MAX else attributes
+
+
+def _shortened(business_id: bytes) -> bytes:
+    return business_id[:_TEXT_BYTES_MAX].decode("utf-8", "ignore").encode()
 
 
 def _restore_business_id(business_id: bytes, attributes: bytes) -> tuple[bytes, bytes]:
     if not attributes.startswith(LONG_BUSINESS_ID.encode() + b"="):
         return business_id, attributes
     head, _, rest = attributes.partition(b"\n")
-    return decode_attributes(head)[LONG_BUSINESS_ID].encode(), rest
+    whole = decode_attributes(head)[LONG_BUSINESS_ID].encode()
+    if len(whole) <= _TEXT_BYTES_MAX or _shortened(whole) != business_id:
+        return business_id, attributes  # an attribute of that name that is not ours
+    return whole, rest
