@@ -54,7 +54,7 @@ class Checkpoints:
         self._disk = disk
         self._sequence = sequence
         self._ticket: CheckpointTicket | None = None
-        self._is_first_or_failed = True  # then nobody knows which files are not synced
+        self._has_failed = False  # then nobody knows any more which files are not synced
         self.position = position  # of the last durable one
 
     @property
@@ -66,9 +66,9 @@ class Checkpoints:
         """A ticket for that checkpoint; `written` are the index files since the one before."""
         assert self._ticket is None, "one at a time"
         self._sequence += 1
-        known = None if self._is_first_or_failed else written
+        known = None if self._has_failed else written
         self._ticket = CheckpointTicket(self._disk, self._sequence, checkpoint, known)
-        self._is_first_or_failed = True
+        self._has_failed = True  # until it has not
         return self._ticket
 
     def end(self, ticket: CheckpointTicket, error: OSError | None) -> None:
@@ -76,5 +76,5 @@ class Checkpoints:
         assert ticket is self._ticket
         self._ticket = None
         if error is None:
-            self._is_first_or_failed = False
+            self._has_failed = False
             self.position = ticket.position
