@@ -122,8 +122,8 @@ def bench_append(directory: Path, appends: int, rounds: int) -> list[Result]:
                 "messages/s",
                 round(base_value),
                 round(ratio, 3),
-                "at least 0.6 of C",
-                ratio >= 0.6,
+                "at least 0.6 of C" if every else "",  # never to sync is no policy of ours: for scale only
+                ratio >= 0.6 if every else None,
             )
         )
     return results

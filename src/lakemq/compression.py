@@ -20,6 +20,9 @@ EXPANDED_BYTES_MAX = 64 << 20
 _ZIP_ENTRY = "0"  # the name JoyQueue's older clients give the single entry
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 _ZIP_END = b"PK\5\6"
+_ZIP_END_BYTES = 22
+_ZIP_END_64 = b"PK\6\7"
+_ZIP_DIRECTORY_BYTES_MAX = 1024
 # zipfile answers damage with any of these, depending on the field that was hit
 _ZIP_ERRORS = (
     zipfile.BadZipFile,
@@ -73,6 +76,8 @@ def decompress(
     """The body as it was before; BadParameterError above `bytes_max`, SerializationError if it is not of that kind."""
     match kind:
         case Compression.NONE:
+            if len(carried) > bytes_max:
+                raise _too_large(bytes_max)
             return bytes(carried)
         case Compression.ZIP:
             return _unzip(carried, bytes_max)
@@ -137,10 +142,13 @@ def _unzip(carried: bytes | bytearray | memoryview, bytes_max: int) -> bytes:
 
 def _check_zip_directory(data: bytes) -> None:
     """One entry, by the record at the end: asked before the library lists what is said to be there."""
-    at = data.rfind(_ZIP_END)
-    counts = data[at + 8 : at + 12] if at >= 0 else b""
-    if counts != b"\1\0\1\0":  # on this disk, in all
+    end = data[-_ZIP_END_BYTES:]  # without a comment behind it: nobody writes one
+    is_64_bit = data[-_ZIP_END_BYTES - 20 : -_ZIP_END_BYTES - 16] == _ZIP_END_64  # which would overrule this one
+    one_entry = b"\1\0\1\0"  # on this disk, in all
+    if len(end) < _ZIP_END_BYTES or not end.startswith(_ZIP_END) or is_64_bit or end[8:12] != one_entry:
         raise _undecodable(Compression.ZIP, "it is not an archive with one entry")
+    if int.from_bytes(end[12:16], "little") > _ZIP_DIRECTORY_BYTES_MAX:
+        raise _undecodable(Compression.ZIP, "its directory is not that of one entry")
 
 
 def _expand(into, kind: Compression, carried: bytes | bytearray | memoryview, bytes_max: int) -> bytes:  # type: ignore[no-untyped-def]

@@ -15,7 +15,7 @@ class StorageConfig:
     entries_per_file: int = ENTRIES_PER_FILE  # of a partition's index
     checkpoint_bytes: int = 256 << 20  # at most about this much is read again after a crash
     unsynced_bytes_max: int = 64 << 20  # more is refused until a sync has caught up
-    index_pending_bytes_max: int = 16 << 20  # index entries in memory before they go to files
+    index_pending_bytes_max: int = 4 << 20  # index entries in memory before they go to files
     sync_policy: SyncPolicy = ALWAYS
     open_segments_max: int = 64
     open_index_files_max: int = 256

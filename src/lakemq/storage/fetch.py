@@ -36,38 +36,65 @@ class _Wanted(NamedTuple):
     next_index: int
 
 
+class _Run:
+    """Records that lie side by side in one segment, to be read with one call."""
+
+    __slots__ = ("start", "stop", "stop_max", "wanted")
+
+    def __init__(self, start: int, stop_max: int) -> None:
+        self.start = self.stop = start
+        self.stop_max = stop_max
+        self.wanted: list[_Wanted] = []
+
+
 def fetch(journal: Journal, found: PartitionIndex, index: int, end_index: int, bytes_max: int) -> list[RecordSlice]:
     """The messages that overlap [index, end_index): at least one, and else no more than `bytes_max`.
 
     ReadError where `index` cannot be read; damage further on only ends the answer early.
     """
-    plan = _plan(found, index, end_index, bytes_max)
     slices: list[RecordSlice] = []
-    at = 0
-    while at < len(plan):
-        start, stop, run_end = _run(journal, plan, at)
-        data = memoryview(journal.view(start, stop - start))
-        whole_bytes = whole_records(data, start)
-        for wanted in plan[at:run_end]:
-            first = wanted.first
-            offset = first.record_position - start
-            if offset + first.record_length > whole_bytes:
-                if not slices:
-                    raise ReadError(f"the record at position {first.record_position} is damaged")
-                return slices  # the next fetch begins at the damage and is told
-            begin = first.position - start
-            record_end_index, store_time_ms, client_address = facts_of(data, offset)
-            next_index = min(wanted.next_index, record_end_index)
-            messages = data[begin : begin + wanted.messages_bytes]
-            slices.append(
-                RecordSlice(
-                    messages, wanted.message_count, first.first_index, next_index, store_time_ms, client_address
-                )
-            )
-            if next_index != wanted.next_index:
-                return slices  # records are missing behind this one: the same
-        at = run_end
+    for run in _runs(journal, _plan(found, index, end_index, bytes_max)):
+        if not _add_slices(slices, journal, run):
+            break  # the next fetch begins at the damage, and is told
     return slices
+
+
+def _add_slices(slices: list[RecordSlice], journal: Journal, run: _Run) -> bool:
+    """Read and check a run; False if there is something wrong after what was added."""
+    start = run.start
+    data = memoryview(journal.view(start, run.stop - start))
+    whole_bytes = whole_records(data, start)
+    for first, messages_bytes, message_count, wanted_next_index in run.wanted:
+        begin = first.position - start
+        offset = begin - first.record_offset
+        if offset + first.record_length > whole_bytes:
+            if not slices:
+                raise ReadError(f"the record at position {start + offset} is damaged")
+            return False
+        record_end_index, store_time_ms, client_address = facts_of(data, offset)
+        next_index = min(wanted_next_index, record_end_index)
+        messages = data[begin : begin + messages_bytes]
+        slices.append(
+            RecordSlice(messages, message_count, first.first_index, next_index, store_time_ms, client_address)
+        )
+        if next_index != wanted_next_index:
+            return False  # records are missing behind this one
+    return True
+
+
+def _runs(journal: Journal, plan: list[_Wanted]) -> list[_Run]:
+    runs: list[_Run] = []
+    run = None
+    for wanted in plan:
+        first = wanted.first
+        position = first.position - first.record_offset
+        stop = position + first.record_length
+        if run is None or position != run.stop or stop > run.stop_max:
+            run = _Run(position, min(position + _RUN_BYTES_MAX, journal.end_of_segment_at(position)))
+            runs.append(run)
+        run.wanted.append(wanted)
+        run.stop = stop
+    return runs
 
 
 def _plan(found: PartitionIndex, index: int, end_index: int, bytes_max: int) -> list[_Wanted]:
@@ -89,7 +116,8 @@ def _plan(found: PartitionIndex, index: int, end_index: int, bytes_max: int) -> 
                 return plan
             ordinal, first = after, following
             continue
-        if first.length <= bytes_max or not plan:
+        # A record that is cut is checked twice, now and by the next fetch: not for the sake of a full answer.
+        if not plan or (next_index > end_index and first.length <= bytes_max):
             plan.append(_part(entry_at, ordinal, first, end_index, bytes_max))
         return plan
 
@@ -120,17 +148,3 @@ def _part(entry_at: Callable[[int], Entry], ordinal: int, first: Entry, end_inde
             high = middle - 1
     last = entry_at(ordinal + low)
     return _Wanted(first, last.position + last.length - first.position, low + 1, last.next_index)
-
-
-def _run(journal: Journal, plan: list[_Wanted], at: int) -> tuple[int, int, int]:
-    """Records from the `at`-th on that lie side by side in one segment: where they start and stop, and how many."""
-    start = plan[at].first.record_position
-    stop = start + plan[at].first.record_length
-    run_end = at + 1
-    while run_end < len(plan):
-        entry = plan[run_end].first
-        after = stop + entry.record_length
-        if entry.record_position != stop or after - start > _RUN_BYTES_MAX or journal.starts_segment(stop):
-            break
-        stop, run_end = after, run_end + 1
-    return start, stop, run_end

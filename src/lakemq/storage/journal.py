@@ -101,10 +101,10 @@ class Journal:
         """Whether the last segment is still empty."""
         return self.end_position == self._bases[-1]
 
-    def starts_segment(self, position: int) -> bool:
-        """Whether a segment begins at that position."""
-        at = bisect_right(self._bases, position) - 1
-        return at >= 0 and self._bases[at] == position
+    def end_of_segment_at(self, position: int) -> int:
+        """Where the bytes of the segment end that holds that position."""
+        at = bisect_right(self._bases, position)
+        return self._bases[at] if at < len(self._bases) else self.end_position
 
     def fits(self, size: int) -> bool:
         """Whether that many bytes have room in the last segment."""

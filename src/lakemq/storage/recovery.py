@@ -15,7 +15,14 @@ from lakemq.storage.index import PartitionIndex
 from lakemq.storage.index_files import IndexFileCache
 from lakemq.storage.indexes import entries_of
 from lakemq.storage.journal import Journal
-from lakemq.storage.journal_record import SURVIVES_BAD_SECTORS, RecordHeader, RecordType
+from lakemq.storage.journal_record import (
+    HEADER_BYTES,
+    SURVIVES_BAD_SECTORS,
+    RecordHeader,
+    RecordType,
+    is_payload_whole,
+    unpack_header,
+)
 from lakemq.storage.partition_group import PartitionGroup, Recovered
 from lakemq.storage.state_file import read_state, write_state
 from lakemq.storage.tables import Checkpoint, DamagedRange, Tables, TermRow
@@ -185,17 +192,33 @@ class _Recovery:
         self._terms, self._damage = tables.terms, tables.damage
         self._synced_position = checkpoint.position
         unsound = {}
+        firsts = self._first_indexes() if not self._damage else None
         for row in tables.partitions:
             index = self._index(row.topic, row.partition)
-            if not index.attach(
+            is_sound = index.attach(
                 row.last_file_first, row.in_last_file, row.next_index, may_have_gaps=bool(self._damage)
-            ):
+            )
+            if firsts is not None and index.begins_behind(firsts.get((row.topic, row.partition), 0)):
+                is_sound = False  # its oldest file is missing, and not because of retention
+            if not is_sound:
                 self._notes.append(f"index of topic {row.topic} partition {row.partition} is not sound: made again")
                 index.clear()
                 unsound[row.topic, row.partition] = row.next_index
         self._forget_indexes(set(self._indexes))
         if unsound:
             self._make_again(unsound, checkpoint.position)
+
+    def _first_indexes(self) -> dict[tuple[int, int], int] | None:
+        """Where each partition begins in the journal, by the table at its head; None if that cannot be read."""
+        base, _, file = self._segments[0]
+        header = unpack_header(file.read_at(0, HEADER_BYTES), 0, base)
+        if header is None or header.type != RecordType.TABLE:
+            return None
+        data = file.read_at(0, header.length)
+        if not is_payload_whole(header, data, 0):
+            return None
+        tables = Tables.unpack(data[HEADER_BYTES:])
+        return {(row.topic, row.partition): row.next_index for row in tables.partitions}
 
     def _make_again(self, unsound: dict[tuple[int, int], int], end: int) -> None:
         def add(found: Found) -> None:
@@ -209,13 +232,22 @@ class _Recovery:
 
     def _forget_indexes(self, known: set[tuple[int, int]]) -> None:
         """Remove index files of partitions that are not taken over: they are made again if they have messages."""
-        for topic in self._disk.names(files.INDEX_DIRECTORY):
-            for partition in self._disk.names(f"{files.INDEX_DIRECTORY}/{topic}"):
-                if not (topic.isdigit() and partition.isdigit()):
-                    self._quarantine(f"{files.INDEX_DIRECTORY}/{topic}/{partition}", "not an index directory's name")
-                elif (int(topic), int(partition)) not in known:
+        for topic in self._directories(files.INDEX_DIRECTORY):
+            for partition in self._directories(f"{files.INDEX_DIRECTORY}/{topic}"):
+                if (int(topic), int(partition)) not in known:
                     index = PartitionIndex(self._index_files, int(topic), int(partition), self._config.entries_per_file)
                     index.clear()
+
+    def _directories(self, directory: str) -> list[str]:
+        """The numbers that name directories there; whatever else there is goes to the quarantine."""
+        numbers = []
+        for name in self._disk.names(directory):
+            path = f"{directory}/{name}"
+            if name.isascii() and name.isdigit() and self._disk.is_dir(path):
+                numbers.append(name)
+            else:
+                self._quarantine(path, "not an index directory")
+        return numbers
 
     # --- the walk ----------------------------------------------------------------------------------------------
 
@@ -250,7 +282,7 @@ class _Recovery:
     def _add(self, found: Found) -> None:
         header = found.header
         self._synced_position = max(self._synced_position, header.synced_position)
-        if header.type == RecordType.TABLE and not self._has_table:
+        if header.type == RecordType.TABLE:
             self._read_table(found)
         if not self._terms or header.term > self._terms[-1].term:
             self._terms.append(TermRow(header.term, found.position))
@@ -260,10 +292,16 @@ class _Recovery:
 
     def _read_table(self, found: Found) -> None:
         tables = Tables.unpack(found.payload)
-        self._has_table = True
-        self._terms = tables.terms
+        if not self._has_table:
+            self._has_table = True
+            self._terms = tables.terms
         for row in tables.partitions:
-            self._index(row.topic, row.partition).next_index = row.next_index
+            self._skip_to((row.topic, row.partition), row.next_index)
+
+    def _skip_to(self, key: tuple[int, int], next_index: int) -> None:
+        """Indexes up to there were given out, whether or not their messages are still here: never again."""
+        index = self._indexes.get(key) or self._index(*key)
+        index.next_index = max(index.next_index, next_index)
 
     def _add_messages(self, index: PartitionIndex, found: Found) -> None:
         entries = entries_of(found)
@@ -283,6 +321,19 @@ class _Recovery:
         if damage not in self._damage:
             self._damage.append(damage)
             self._notes.append(f"journal damaged from position {damage.start} to {damage.end}: left out")
+        self._read_headers(damage)
+
+    def _read_headers(self, damage: DamagedRange) -> None:
+        """Of damaged records the header may be whole: it tells which indexes are lost."""
+        position = damage.start
+        segment = next((one for one in self._segments if one.base <= position < one.end), None)
+        while segment is not None and position < min(damage.end, segment.end):
+            header = unpack_header(segment.file.read_at(position - segment.base, HEADER_BYTES), 0, position)
+            if header is None:
+                return
+            if header.type == RecordType.MESSAGES:
+                self._skip_to((header.topic, header.partition), header.first_index + header.index_count)
+            position += header.length
 
     # --- the end of the journal --------------------------------------------------------------------------------
 
@@ -307,6 +358,7 @@ class _Recovery:
         path = f"{files.QUARANTINE_DIRECTORY}/tail-{end:020d}"
         file = self._disk.open(path, create=True)
         try:
+            file.truncate(0)
             file.write_at(0, [leftover])
         finally:
             file.close()

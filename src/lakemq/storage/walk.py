@@ -101,7 +101,7 @@ class Walk:
             if segment.end <= position:
                 continue
             if position < segment.base:  # the segment before ended too early
-                self.stop = Stop(position, self._resume_after(position))
+                self.stop = Stop(position, self._resume_after(position, position + 1))
                 return
             yield from self._segment_records(segment, position)
             if self.stop is not None:
@@ -114,33 +114,41 @@ class Walk:
             offset = position - block_position
             header = unpack_header(block, offset, position)
             if header is None or offset + header.length > len(block):
-                wanted = max(BLOCK_BYTES, header.length if header is not None else 0)
-                wanted = min(wanted, segment.end - position)
-                if offset > 0 or len(block) < wanted:
-                    block, block_position = segment.file.read_at(position - segment.base, wanted), position
-                    offset = 0
-                    header = unpack_header(block, 0, position)
+                block, block_position, offset = _read_block(segment, position), position, 0
+                header = unpack_header(block, 0, position)
             if (
                 header is None
                 or offset + header.length > len(block)
                 or not is_payload_whole(header, block, offset)
                 or (self._accept is not None and not self._accept(position, header))
             ):
-                self.stop = Stop(position, self._resume_after(position))
+                # What lies inside of a record whose header is whole came from a client and is none, whatever it says.
+                search_from = position + (header.length if header is not None else 1)
+                self.stop = Stop(position, self._resume_after(position, search_from))
                 return
             yield Found(position, header, memoryview(block)[offset + HEADER_BYTES : offset + header.length])
             position += header.length
 
-    def _resume_after(self, position: int) -> int | None:
-        """The first whole record behind `position`, if `position` is known, or by one of them shown, to be synced."""
+    def _resume_after(self, position: int, search_from: int) -> int | None:
+        """The first whole record from there on, if `position` is known, or by one of them shown, to be synced."""
         first = None
         for segment in self._segments:
-            start = max(position + 1, segment.base)
+            start = max(search_from, segment.base)
             for found, header in candidates(segment, start, min(segment.end, start + self._search_bytes)):
                 first = found if first is None else first
                 if header.synced_position > position or position < self._proven:
                     return first
         return None
+
+
+def _read_block(segment: Segment, position: int) -> bytes:
+    """The bytes from `position` on, many at once; if a record begins there, all of it at least."""
+    bytes_left = segment.end - position
+    block = segment.file.read_at(position - segment.base, min(BLOCK_BYTES, bytes_left))
+    header = unpack_header(block, 0, position)
+    if header is not None and header.length > len(block):
+        block = segment.file.read_at(position - segment.base, min(header.length, bytes_left))
+    return block
 
 
 def candidates(segment: Segment, start: int, end: int) -> Iterator[tuple[int, RecordHeader]]:

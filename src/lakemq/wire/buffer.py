@@ -18,18 +18,21 @@ _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _LENGTHS = {1: _BYTE, 2: _SHORT, 4: _INT}
 _LENGTH_MAX = {1: 127, 2: 32767, 4: 0x7FFFFFFF}
+# Every element becomes an object: a frame full of the smallest would hold up all other connections for seconds.
+ELEMENTS_MAX = 200_000
 _KEPT_BY_REFERENCE_BYTES = 2048  # below this a copy is cheaper than one more buffer to send
 
 
 class Reader:
     """A cursor over the bytes from `position` to `end`."""
 
-    __slots__ = ("end", "form", "position", "view")
+    __slots__ = ("elements_left", "end", "form", "position", "view")
 
     def __init__(self, data: Buffer, form: Form, position: int = 0, end: int | None = None) -> None:
         self.view = memoryview(data)
         self.form = form
         self.position = position
+        self.elements_left = ELEMENTS_MAX
         self.end = len(self.view) if end is None else end
 
     @property
@@ -105,6 +108,9 @@ class Reader:
         count = max(self.number(_SHORT), 0)
         if count * element_bytes_min > self.left:
             raise SerializationError(f"byte {at}: {count} elements cannot be in the {self.left} bytes left")
+        self.elements_left -= count
+        if self.elements_left < 0:
+            raise SerializationError(f"byte {at}: the arrays of one payload have more than {ELEMENTS_MAX} elements")
         return count
 
 

@@ -34,6 +34,11 @@ class FrameDecoder:
         self._is_broken = False
 
     @property
+    def is_broken(self) -> bool:
+        """Whether the stream is out of step: serve the frames that were given out, then close the connection."""
+        return self._is_broken
+
+    @property
     def held_bytes(self) -> int:
         """Bytes of a frame that is not whole yet."""
         return self._end - self._start
@@ -55,7 +60,7 @@ class FrameDecoder:
         """The same for bytes that are elsewhere: they are copied in."""
         frames: list[memoryview] = []
         view = memoryview(data)
-        while len(view):
+        while len(view) and not (self._is_broken and frames):
             room = self.room()
             size = min(len(room), len(view))
             room[:size] = view[:size]
@@ -64,9 +69,14 @@ class FrameDecoder:
         return frames
 
     def _cut(self) -> list[memoryview]:
-        frames = []
+        frames: list[memoryview] = []
         while self._end - self._start >= 4:
-            length = self._checked_length()
+            try:
+                length = self._checked_length()
+            except BadFrameError:
+                if not frames:
+                    raise
+                return frames  # those before it are whole, however the network cut the stream; see `is_broken`
             if self._end - self._start < length:
                 break
             frames.append(self._chunk[self._start : self._start + length])

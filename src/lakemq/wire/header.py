@@ -38,9 +38,9 @@ class Header(NamedTuple):
         """The header of a frame with that much payload."""
         identity = (self.qos_bits & 3) << 1 | self.is_response
         error = self._error_bytes()
-        tail = _STATUS.pack(self.status, len(error)) + error if self.is_response else b""
-        length = REQUEST_HEADER_BYTES + len(tail) + payload_bytes
         try:
+            tail = _STATUS.pack(self.status, len(error)) + error if self.is_response else b""
+            length = REQUEST_HEADER_BYTES + len(tail) + payload_bytes
             head = _REQUEST.pack(length, MAGIC, self.version, identity, self.request_id, self.type, self.send_time_ms)
         except struct.error as error:
             raise BadParameterError(f"a field of the header is out of range: {error}") from None

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from lakemq.errors import SerializationError
-from lakemq.wire.buffer import Buffer, Reader
+from lakemq.wire.buffer import Buffer, Reader, Writer
 from lakemq.wire.dialect import VERSION_OURS, Dialect, Form
-from lakemq.wire.fields import BYTE, DOUBLE, LONG, SHORT_STRING, STRING, Array, JoyqueueOnly, Number, Struct
+from lakemq.wire.fields import BYTE, DOUBLE, LONG, SHORT_STRING, STRING, Array, JoyqueueOnly, Struct
 
 LANGUAGE_OTHER = 8  # 0 Java, 1 C, 2 C++, 3 Python, 4 Ruby, 5 .NET, 6 Erlang, 7 Go
 
@@ -121,12 +121,17 @@ class RemoveProducer:
     app: str = ""
 
 
-class _Language(Number):
+class _Language:
     """A client's language; what nobody knows counts as other."""
 
+    bytes_min = 1
+
     def read(self, reader: Reader) -> int:
-        language = super().read(reader)
+        language = reader.byte()
         return language if 0 <= language <= LANGUAGE_OTHER else LANGUAGE_OTHER
+
+    def write(self, writer: Writer, value: int) -> None:
+        writer.byte(value)
 
 
 _ADD_CONNECTION_AS_SENT = Struct(
@@ -145,7 +150,7 @@ _ADD_CONNECTION_AS_SENT = Struct(
 )
 ADD_CONNECTION = Struct(
     AddConnection,
-    **{**_ADD_CONNECTION_AS_SENT.types, "language": JoyqueueOnly(_Language("b"), LANGUAGE_OTHER)},
+    **{**_ADD_CONNECTION_AS_SENT.types, "language": JoyqueueOnly(_Language(), LANGUAGE_OTHER)},
 )
 ADD_CONNECTION_ACK = Struct(AddConnectionAck, connection_id=SHORT_STRING, notification=STRING)
 REMOVE_CONNECTION = Struct(RemoveConnection)
