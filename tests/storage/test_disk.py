@@ -519,3 +519,16 @@ def test_both_disks_give_the_same_answers(steps):
         for step in steps:
             assert sim.answer(step) == real.answer(step), step
         assert sim.end() == real.end()
+
+
+def test_behind_the_end_of_data_there_are_only_zeros(disk):
+    file = disk.open("f", create=True)
+    assert file.data_end() == 0
+    file.preallocate(1 << 20)
+    assert file.data_end() <= 1 << 20
+    file.write_at(500_000, [b"x" * 100])
+    assert 500_100 <= file.data_end() <= 1 << 20
+    assert not file.read_at(file.data_end(), 1 << 20).strip(b"\0")
+    file.truncate(500_050)
+    assert file.data_end() == 500_050
+    file.close()

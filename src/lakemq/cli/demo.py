@@ -1,9 +1,10 @@
 """`lakemq demo`: the main job end to end, as far as it exists, each step shown with what it did.
 
-Today that is the wire: a producer's bytes arrive in pieces, are cut into frames, checked, stamped and handed to
-consumers of both dialects.
+Today that is the wire and the store: a producer's bytes arrive in pieces, are cut into frames and checked, go into the
+journal, survive a crash, and are handed to consumers of both dialects.
 """
 
+import tempfile
 import time
 
 from rich.console import Console
@@ -13,6 +14,7 @@ from lakemq import envelope, record
 from lakemq.compression import Compression
 from lakemq.errors import LakeMQError
 from lakemq.message import BatchItem, BatchMessage, Message, Qos
+from lakemq.storage.recovery import open_group
 from lakemq.wire.commands import decode_request, decode_response, encode_request, encode_response
 from lakemq.wire.consume import FetchTopicMessageAck, TopicMessages
 from lakemq.wire.dialect import Dialect, Form, level_of_qos
@@ -21,6 +23,7 @@ from lakemq.wire.header import Header
 from lakemq.wire.messages import MessageBlock
 from lakemq.wire.produce import ProduceMessage, TopicProduce
 from lakemq.wire.session import AddConnection, recognise
+from lakemq.world.disk import RealDisk
 
 _PIECE_BYTES = 37  # an awkward size, as networks like it
 
@@ -29,12 +32,17 @@ def show() -> None:
     """Run the demo on the terminal."""
     console = Console()
     now_ms = time.time_ns() // 1_000_000
-    console.print("[bold]LakeMQ demo[/bold]: a message's way over the wire\n")
+    console.print("[bold]LakeMQ demo[/bold]: a message's way over the wire, into the journal and out again\n")
     frame = _send(console, now_ms)
-    block = _receive(console, frame, now_ms)
-    _hand_out(console, block, now_ms)
+    block = _receive(console, frame)
+    with tempfile.TemporaryDirectory(prefix="lakemq-demo-") as directory:
+        stored = _store(console, RealDisk(directory), block, now_ms)
+    _hand_out(console, stored, now_ms)
     _refuse(console, frame)
-    console.print("\nNext: [bold]lakemq errors[/bold] explains every error code; docs/wire.md has every byte.")
+    console.print(
+        "\nNext: [bold]lakemq errors[/bold] explains every error code; "
+        "[bold]lakemq storage --help[/bold] looks into a data directory; docs/ has every byte."
+    )
 
 
 def _send(console: Console, now_ms: int) -> bytes:
@@ -62,20 +70,44 @@ def _send(console: Console, now_ms: int) -> bytes:
     return frame
 
 
-def _receive(console: Console, frame: bytes, now_ms: int) -> MessageBlock:
+def _receive(console: Console, frame: bytes) -> MessageBlock:
     decoder = FrameDecoder()
     pieces = [frame[at : at + _PIECE_BYTES] for at in range(0, len(frame), _PIECE_BYTES)]
     frames = [whole for piece in pieces for whole in decoder.feed(piece)]
     console.print(f"2. [green]receive[/green]: {len(pieces)} pieces of {_PIECE_BYTES} bytes gave {len(frames)} frame")
     _, command = decode_request(frames[0], Dialect.DOCUMENTED)
     block: MessageBlock = command.topics[0].messages
+    return block
+
+
+def _store(console: Console, disk: RealDisk, block: MessageBlock, now_ms: int) -> MessageBlock:
     view = block.joined()
     found = record.scan(view, 0, len(view), block.count)
-    next_index = record.stamp(view, 0, block.count, found.partition, 1000, 7, now_ms)
+    group = open_group(disk)
+    start = time.perf_counter()
+    done = group.append(1, 0, view, block.count, found.index_count, term=1, now_ms=now_ms)
+    group.flush()
+    ticket = group.begin_sync()
+    assert ticket is not None
+    ticket.run()
+    group.end_sync(ticket)
+    spent_ms = (time.perf_counter() - start) * 1000
     console.print(
-        f"3. [green]scan and stamp[/green] in place: bounds and CRC are right; indexes 1000 to {next_index - 1}, term 7"
+        f"3. [green]store[/green]: bounds and CRC are right; indexes {done.first_index} to {done.next_index - 1}, "
+        f"synced in {spent_ms:.1f} ms"
     )
-    return block
+    group.abandon()  # as if the process had been killed: nothing is tidied up
+    start = time.perf_counter()
+    group = open_group(disk)
+    slices = group.read(1, 0, 0, found.index_count)
+    spent_ms = (time.perf_counter() - start) * 1000
+    kept = MessageBlock(sum(one.message_count for one in slices), tuple(bytes(one.messages) for one in slices))
+    console.print(
+        f"4. [green]crash and recover[/green]: {group.visible_index(1, 0)} messages are there again "
+        f"after {spent_ms:.1f} ms, byte for byte: {kept == MessageBlock(block.count, (view,))}"
+    )
+    group.close()
+    return kept
 
 
 def _hand_out(console: Console, block: MessageBlock, now_ms: int) -> None:
@@ -99,7 +131,7 @@ def _hand_out(console: Console, block: MessageBlock, now_ms: int) -> None:
             f"{messages[0].index}: {messages[0].body.decode()}",
             f"{messages[-1].index}: {messages[-1].body.decode()}",
         )
-    console.print("4. [green]fetch[/green]: the same stored bytes for consumers of both dialects")
+    console.print("5. [green]fetch[/green]: the same stored bytes for consumers of both dialects")
     console.print(table)
     hello = AddConnection(app="shop", token="secret", version="1", ip="127.0.0.1", time_ms=now_ms)
     told = []
@@ -114,7 +146,7 @@ def _refuse(console: Console, frame: bytes) -> None:
     damaged[frame.index(b"Beijing")] ^= 1
     cut = bytearray(frame[:100])
     cut[0:4] = (100).to_bytes(4, "big")
-    console.print("5. [green]refuse[/green] what is not right, with a code and a next step")
+    console.print("6. [green]refuse[/green] what is not right, with a code and a next step")
     for name, data in (("one bit flipped in a body", damaged), ("a request cut short", cut)):
         try:
             _, command = decode_request(data, Dialect.DOCUMENTED)

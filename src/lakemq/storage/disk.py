@@ -60,6 +60,13 @@ class File(Protocol):
         """Read `size` bytes, fewer only where the file ends."""
         ...
 
+    def data_end(self) -> int:
+        """A place behind which there are only zeros: the end of the last bytes written, where that can be told.
+
+        The length of the file where it cannot. Reading reserved space may make it look written.
+        """
+        ...
+
     def map(self) -> memoryview:
         """A read-only view of the whole file at its present size, which shows later writes in that range too.
 

@@ -160,7 +160,7 @@ class _Recovery:
                 bases.append(base)
         for number, base in enumerate(bases):
             file = self._disk.open(f"{files.JOURNAL_DIRECTORY}/{files.segment_name(base)}")
-            end = base + file.size()
+            end = base + file.data_end()
             if number + 1 < len(bases):
                 end = min(end, bases[number + 1])  # a finished segment may not have been shortened
             self._files[base] = file
@@ -345,8 +345,8 @@ class _Recovery:
             self._quarantine(path, f"it begins behind the journal's end at {end}")
         last = kept[-1]
         file = self._files[last.base]
-        offset, size = end - last.base, file.size()
-        leftover = file.read_at(offset, min(size - offset, _KEPT_TAIL_BYTES))
+        offset = end - last.base
+        leftover = file.read_at(offset, min(max(last.end - end, 0), _KEPT_TAIL_BYTES))
         if leftover.strip(b"\0"):
             self._keep_tail(end, leftover.rstrip(b"\0"))
             file.truncate(offset)

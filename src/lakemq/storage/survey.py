@@ -93,7 +93,7 @@ def open_segments(disk: Disk) -> list[Segment]:
     segments = []
     for number, base in enumerate(known):
         file = disk.open(f"{files.JOURNAL_DIRECTORY}/{files.segment_name(base)}")
-        end = base + file.size()
+        end = base + file.data_end()
         if number + 1 < len(known):
             end = min(end, known[number + 1])
         segments.append(Segment(base, end, file))

@@ -157,9 +157,6 @@ def candidates(segment: Segment, start: int, end: int) -> Iterator[tuple[int, Re
     at = start
     while at < end:
         block = segment.file.read_at(at - segment.base, step + HEADER_BYTES)
-        if not block.strip(b"\0"):
-            at += step
-            continue
         offset = block.find(MAGIC_BYTES)
         while offset >= 0:
             begin = at + offset - _MAGIC_OFFSET

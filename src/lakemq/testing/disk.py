@@ -236,6 +236,9 @@ class SimFile(File):
         self._check()
         return self.node.seen.size
 
+    def data_end(self) -> int:
+        return self.size()  # a file system that cannot tell
+
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
         self._check(position)
         data = b"".join(buffers)

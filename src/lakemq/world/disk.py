@@ -130,6 +130,19 @@ class RealFile(File):
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
         os.fdatasync(self._fd)
 
+    def data_end(self) -> int:
+        size, at = self.size(), 0
+        try:
+            while at < size:
+                at = os.lseek(self._fd, os.lseek(self._fd, at, os.SEEK_DATA), os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing but holes from there on
+                return at
+            if error.errno == errno.EINVAL:  # a file system that cannot tell
+                return size
+            raise
+        return size
+
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
 
