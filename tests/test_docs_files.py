@@ -154,7 +154,7 @@ def entry_with(offset, size):
     data = bytearray(ENTRY_BYTES)
     data[offset : offset + size] = b"\xff" * size
     data[44:48] = crc32(data[:44]).to_bytes(4, "big")
-    return unpack_entry(data, 0)
+    return unpack_entry(bytes(data), 0)
 
 
 def test_every_field_of_an_index_entry_is_in_the_table_and_in_this_order():
