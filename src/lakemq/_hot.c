@@ -349,19 +349,17 @@ enum { ENTRY_BYTES = 48, ENTRY_CRC = 44, NO_TAG = 0, UNKNOWN_TAG = 1 };
 
 /* storage.index.tag_hash: 0 none, 1 cannot tell without parsing, else a hash of the value. */
 static uint32_t tag_hash(const uint8_t *p, int64_t n) {
-    if (n < 4 || memmem(p, (size_t)n, "TAGS", 4) == NULL) return NO_TAG;
-    if (memchr(p, '\\', (size_t)n) != NULL) return UNKNOWN_TAG;
-    const uint8_t *end = p + n;
-    while (p < end) {
-        const uint8_t *stop = memchr(p, '\n', (size_t)(end - p));
-        if (stop == NULL) stop = end;
-        if (stop - p >= 5 && memcmp(p, "TAGS=", 5) == 0) {
-            uint32_t hash = crc32_of(0, p + 5, (size_t)(stop - p - 5));
-            return hash < 2 ? 2 : hash;
-        }
-        p = stop + 1;
-    }
-    return UNKNOWN_TAG;
+    if (n == 0) return NO_TAG;
+    if (memchr(p, '\\', (size_t)n) != NULL || memchr(p, '\r', (size_t)n) != NULL) return UNKNOWN_TAG;
+    const uint8_t *end = p + n, *tags = memmem(p, (size_t)n, "TAGS", 4);
+    if (tags == NULL) return NO_TAG;
+    const uint8_t *value = tags + 5;
+    int is_key = (tags == p || tags[-1] == '\n') && value <= end && tags[4] == '=';
+    if (!is_key || memmem(tags + 4, (size_t)(end - tags - 4), "TAGS", 4) != NULL) return UNKNOWN_TAG;
+    if (value < end && (*value == ' ' || *value == '\t' || *value == '\f')) return UNKNOWN_TAG;
+    const uint8_t *stop = memchr(value, '\n', (size_t)(end - value));
+    uint32_t hash = crc32_of(0, value, (size_t)((stop == NULL ? end : stop) - value));
+    return hash < 2 ? 2 : hash;
 }
 
 /* make_entries(data, start, count, position, record_offset, record_length, store_time_ms) -> bytes */

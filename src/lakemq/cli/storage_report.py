@@ -61,7 +61,7 @@ def _open(directory: Path) -> RealDisk:
     if not (directory / files.FORMAT).exists() and not (directory / files.JOURNAL_DIRECTORY).is_dir():
         typer.echo(f"lakemq: {directory} is not a data directory: it has no {files.FORMAT} file", err=True)
         raise typer.Exit(2)
-    return RealDisk(directory)
+    return RealDisk(directory, is_read_only=True)
 
 
 def _look(directory: Path) -> Survey:

@@ -22,3 +22,9 @@ class StorageConfig:
     # Fetch from mapped files, without a copy. Only with the compiled twin: without it, a bad sector would end the
     # process instead of the fetch, and files are read instead.
     maps_segments: bool = True
+
+    def __post_init__(self) -> None:
+        if self.record_bytes_max > self.segment_bytes:
+            raise ValueError(
+                f"a record of {self.record_bytes_max} bytes does not fit a segment of {self.segment_bytes}"
+            )

@@ -4,16 +4,18 @@ Of each record only its first and last wanted entry are looked at; records that 
 Every record is checked as a whole before a byte of it is given out (R5).
 """
 
+import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
 from lakemq.errors import ReadError
-from lakemq.storage.index import ENTRY_BYTES, Entry, PartitionIndex, unpack_entry
+from lakemq.storage.index import ENTRY_BYTES, Entry, IndexDamagedError, PartitionIndex, unpack_entry
 from lakemq.storage.journal import Journal
 from lakemq.storage.journal_record import facts_of, whole_records
 
 _PLAN_ENTRIES = 1024  # read at once of the index
 _RUN_BYTES_MAX = 1 << 20  # read at once of the journal
+_PLACE = struct.Struct(">I6xh4xi4xqi")  # of a record's header: length, partition, topic, first index, index count
 
 
 class RecordSlice(NamedTuple):
@@ -46,6 +48,16 @@ class _Run:
         self.stop_max = stop_max
         self.wanted: list[_Wanted] = []
 
+    def one_by_one(self) -> "list[_Run]":
+        """The same records, each on its own."""
+        runs = []
+        for wanted in self.wanted:
+            run = _Run(wanted.first.record_position, self.stop_max)
+            run.stop = run.start + wanted.first.record_length
+            run.wanted = [wanted]
+            runs.append(run)
+        return runs
+
 
 def fetch(journal: Journal, found: PartitionIndex, index: int, end_index: int, bytes_max: int) -> list[RecordSlice]:
     """The messages that overlap [index, end_index): at least one, and else no more than `bytes_max`.
@@ -54,16 +66,21 @@ def fetch(journal: Journal, found: PartitionIndex, index: int, end_index: int, b
     """
     slices: list[RecordSlice] = []
     for run in _runs(journal, _plan(found, index, end_index, bytes_max)):
-        if not _add_slices(slices, journal, run):
+        if not _add_slices(slices, journal, found, run):
             break  # the next fetch begins at the damage, and is told
     return slices
 
 
-def _add_slices(slices: list[RecordSlice], journal: Journal, run: _Run) -> bool:
+def _add_slices(slices: list[RecordSlice], journal: Journal, found: PartitionIndex, run: _Run) -> bool:
     """Read and check a run; False if there is something wrong after what was added."""
     start = run.start
-    data = memoryview(journal.view(start, run.stop - start))
-    whole_bytes = whole_records(data, start)
+    try:
+        data = memoryview(journal.view(start, run.stop - start))
+        whole_bytes = whole_records(data, start)
+    except ReadError:
+        whole_bytes = -1
+    if whole_bytes < 0 and len(run.wanted) > 1:  # a bad sector somewhere: only its own record is lost by it (F17)
+        return all(_add_slices(slices, journal, found, one) for one in run.one_by_one())
     for first, messages_bytes, message_count, wanted_next_index in run.wanted:
         begin = first.position - start
         offset = begin - first.record_offset
@@ -71,6 +88,8 @@ def _add_slices(slices: list[RecordSlice], journal: Journal, run: _Run) -> bool:
             if not slices:
                 raise ReadError(f"the record at position {start + offset} is damaged")
             return False
+        if not _is_place_of(found, first, data, offset):
+            raise IndexDamagedError(f"an entry for index {first.first_index} leads to a record of others")
         record_end_index, store_time_ms, client_address = facts_of(data, offset)
         next_index = min(wanted_next_index, record_end_index)
         messages = data[begin : begin + messages_bytes]
@@ -80,6 +99,13 @@ def _add_slices(slices: list[RecordSlice], journal: Journal, run: _Run) -> bool:
         if next_index != wanted_next_index:
             return False  # records are missing behind this one
     return True
+
+
+def _is_place_of(found: PartitionIndex, entry: Entry, data: memoryview, offset: int) -> bool:
+    """Whether the record at `offset` is the one that the entry speaks of: an entry can be whole and not ours."""
+    length, partition, topic, first_index, index_count = _PLACE.unpack_from(data, offset)
+    is_ours = topic == found.topic and partition == found.partition and length == entry.record_length
+    return bool(is_ours and 0 <= entry.first_index - first_index < index_count)
 
 
 def _runs(journal: Journal, plan: list[_Wanted]) -> list[_Run]:

@@ -110,11 +110,13 @@ def make_entries_python(
 
 def tag_hash(attributes: bytes) -> int:
     """A number that differs for different TAGS, as far as can be told without parsing: 0 none, 1 cannot tell."""
+    if b"\\" in attributes or b"\r" in attributes:  # an escaped key, another line end: only a parser can tell
+        return UNKNOWN_TAG
     if b"TAGS" not in attributes:
         return NO_TAG
-    if b"\\" not in attributes:
+    if attributes.count(b"TAGS") == 1:
         for line in attributes.split(b"\n"):
-            if line.startswith(b"TAGS="):
+            if line.startswith(b"TAGS=") and line[5:6] not in (b" ", b"\t", b"\f"):
                 return max(crc32(line[5:]), 2)
     return UNKNOWN_TAG
 
@@ -141,6 +143,7 @@ class PartitionIndex:
         "_firsts",
         "_in_last_file",
         "_pending",
+        "is_whole",
         "known_first",
         "next_index",
         "partition",
@@ -155,6 +158,7 @@ class PartitionIndex:
         self.partition = partition
         self.next_index = 0  # of the message to be appended next
         self.visible_index = 0  # consumers may read what is below
+        self.is_whole = True  # False: it is to be made again before anybody asks
         # The first index kept while the journal begins at that position, found when asked for.
         self.known_first = (-1, 0)
         self._files = index_files

@@ -11,6 +11,7 @@ from lakemq.storage.journal_record import HEADER_BYTES, RecordType
 from lakemq.storage.tables import DamagedRange, PartitionRow
 from lakemq.storage.walk import Found, Walk
 
+_NOTES_MAX = 1000
 _T = TypeVar("_T")
 Key = tuple[int, int]
 """Topic number and partition."""
@@ -80,9 +81,22 @@ class Indexes:
         return key
 
     def file_if_many(self) -> None:
-        """Put entries into files once they take too much memory."""
-        if self._unfiled_bytes > self._config.index_pending_bytes_max:
+        """Put entries into files once they take too much memory; on a full disk they stay, and are tried again.
+
+        That is bounded too: a full disk has no room for new segments either.
+        """
+        if self._unfiled_bytes <= self._config.index_pending_bytes_max:
+            return
+        try:
             self.file()
+        except OSError as error:
+            self.note(f"index entries could not be filed: {error}")
+            self._unfiled_bytes = 0  # try again after as many more
+
+    def note(self, text: str) -> None:
+        """Something for the log; the oldest notes go when nobody reads them."""
+        del self.notes[:-_NOTES_MAX]
+        self.notes.append(text)
 
     def file(self) -> None:
         """Put all entries of synced messages into files (R4)."""
@@ -109,9 +123,11 @@ class Indexes:
     def mended(self, index: PartitionIndex, ask: Callable[[], _T]) -> _T:
         """What `ask` says; if the index turns out to be damaged it is made again from the journal first (F22)."""
         try:
-            return ask()
+            if index.is_whole:
+                return ask()
+            raise IndexDamagedError("it could not be made again before")
         except (IndexDamagedError, OSError) as error:
-            self.notes.append(f"index of topic {index.topic} partition {index.partition} made again: {error}")
+            self.note(f"index of topic {index.topic} partition {index.partition} made again: {error}")
             self._make_again(index)
             return ask()
 
@@ -124,7 +140,7 @@ class Indexes:
         """Bytes that are no records although they were."""
         if damage not in self.damage:
             self.damage.append(damage)
-            self.notes.append(f"journal damaged from position {damage.start} to {damage.end}: left out")
+            self.note(f"journal damaged from position {damage.start} to {damage.end}: left out")
 
     def take_written(self) -> set[str]:
         """The index files written since this was asked last."""
@@ -138,6 +154,15 @@ class Indexes:
         """From what is written; entries of this turn's appends, which are not, are kept aside."""
         next_index, visible_index = index.next_index, index.visible_index
         unwritten = index.entries_from(self._journal.written_position)
+        index.is_whole = False
+        try:
+            self._fill_again(index)
+            index.is_whole = True
+        finally:  # if there is no room for it, the next who asks tries again; appends go on
+            index.add(unwritten, next_index)
+            index.visible_index = visible_index
+
+    def _fill_again(self, index: PartitionIndex) -> None:
         index.clear()
         key = index.topic, index.partition
         for found in self.records(self._journal.first_position, self._journal.written_position):
@@ -147,8 +172,6 @@ class Indexes:
                 if index.pending_bytes > self._config.index_pending_bytes_max:
                     index.flush(self._journal.synced_position)
         index.flush(self._journal.synced_position)
-        index.add(unwritten, next_index)
-        index.visible_index = visible_index
 
 
 def entries_of(found: Found) -> bytes:

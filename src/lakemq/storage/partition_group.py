@@ -14,7 +14,14 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from lakemq.checksum import crc32
-from lakemq.errors import BadParameterError, IndexOutOfRangeError, LakeMQError, ServiceUnavailableError
+from lakemq.errors import (
+    BadParameterError,
+    DiskIOError,
+    IndexOutOfRangeError,
+    LakeMQError,
+    ReadError,
+    ServiceUnavailableError,
+)
 from lakemq.record import stamp
 from lakemq.storage.checkpoint import Checkpoints, CheckpointTicket
 from lakemq.storage.config import StorageConfig
@@ -36,6 +43,7 @@ from lakemq.storage.retention import RetentionPolicy, SegmentFacts, count_droppa
 from lakemq.storage.tables import Checkpoint, DamagedRange, Tables, TermRow
 from lakemq.storage.walk import Found
 
+MESSAGE_COUNT_MAX = 32767  # of one append: as many as an array of the wire holds
 _NEVER_MS = 1 << 62
 
 
@@ -165,6 +173,8 @@ class PartitionGroup:
         The bytes must not change until then. Refused with an error, nothing has happened.
         """
         length = HEADER_BYTES + len(messages)
+        if message_count > MESSAGE_COUNT_MAX:
+            raise BadParameterError(f"{message_count} messages in one append; {MESSAGE_COUNT_MAX} are allowed")
         self._check_append(term, length, now_ms)
         key = topic, partition
         index = self._indexes.get_or_make(key)
@@ -200,7 +210,11 @@ class PartitionGroup:
         return self._put(payload, kind, term, now_ms, topic=topic, partition=partition) + length
 
     def flush(self) -> None:
-        """Write all that this turn appended with one call; on WriteError or DiskIOError none of it has happened."""
+        """Write all that this turn appended with one call.
+
+        On WriteError or DiskIOError what lies behind the journal's `written_position` has not happened. That is all of
+        the turn, unless a segment ended within it.
+        """
         if self._turn_error is not None:
             error, self._turn_error = self._turn_error, None
             raise error
@@ -228,6 +242,8 @@ class PartitionGroup:
         """The ticket was run: what became visible, by (topic, partition). With an error the group is read-only (R3)."""
         self._journal.end_sync(ticket, error)
         if error is not None:
+            if self._undo:  # appended and not written: their flush must say so
+                self._turn_error = DiskIOError(str(self._journal.failure))
             self._take_back()
             return []
         changed: dict[Key, None] = {}
@@ -267,8 +283,9 @@ class PartitionGroup:
     @property
     def wants_checkpoint(self) -> bool:
         """Whether enough has been synced since the last one."""
-        behind = self._journal.synced_position - self._checkpoints.position
-        return behind >= self._config.checkpoint_bytes and not self._checkpoints.is_busy
+        if self._checkpoints.is_busy or self._journal.failure is not None:
+            return False
+        return self._journal.synced_position - self._checkpoints.position >= self._config.checkpoint_bytes
 
     @property
     def checkpoint_position(self) -> int:
@@ -276,7 +293,11 @@ class PartitionGroup:
         return self._checkpoints.position
 
     def begin_checkpoint(self, *, is_clean: bool = False) -> CheckpointTicket:
-        """A ticket that makes all index entries of synced messages durable and says so."""
+        """A ticket that makes all index entries of synced messages durable and says so.
+
+        Never after a failed sync, when nobody knows what is where: DiskIOError. OSError if the disk is full.
+        """
+        self._journal.check_writable()
         self._indexes.file()
         synced = self._journal.synced_position
         terms = [row for row in self._terms if row.position < synced]
@@ -309,17 +330,22 @@ class PartitionGroup:
         return count
 
     def close(self) -> None:
-        """Sync, leave a clean checkpoint and give the directory back. OSError if the disk does not let us."""
-        if self._journal.failure is None:
-            self.flush()
-            ticket = self.begin_sync()
-            if ticket is not None:
-                ticket.run()
-                self.end_sync(ticket)
-            checkpoint = self.begin_checkpoint(is_clean=True)
-            checkpoint.run()
-            self.end_checkpoint(checkpoint)
-        self.abandon()
+        """Sync, leave a clean checkpoint and give the directory back, also with the OSError of a disk that fails."""
+        try:
+            if self._journal.failure is None:
+                self._finish()
+        finally:
+            self.abandon()
+
+    def _finish(self) -> None:
+        self.flush()
+        ticket = self.begin_sync()
+        if ticket is not None:
+            ticket.run()
+            self.end_sync(ticket)
+        checkpoint = self.begin_checkpoint(is_clean=True)
+        checkpoint.run()
+        self.end_checkpoint(checkpoint)
 
     def abandon(self) -> None:
         """Give files and lock back as things are."""
@@ -343,17 +369,18 @@ class PartitionGroup:
             self._roll()
         if self._journal.is_at_segment_start:
             self._put_table(term, now_ms)
+            if not self._journal.fits(length):
+                raise BadParameterError(f"a record of {length} bytes does not fit a segment behind its table")
 
     def _roll(self) -> None:
         """A new segment. If it cannot be had, all of this turn fails as one, and `flush` says so too."""
         try:
-            self._journal.flush()
-            self._undo.clear()
             self._journal.roll()
         except LakeMQError as error:
             self._take_back()
             self._turn_error = error
             raise
+        self._undo.clear()
 
     def _put_table(self, term: int, now_ms: int) -> None:
         """Each segment begins with a table of everything, so that those before it can be dropped."""
@@ -412,5 +439,8 @@ class PartitionGroup:
         """When a segment was begun, by the table at its head; the far future if that cannot be told."""
         if base >= self._journal.written_position:
             return _NEVER_MS
-        header = unpack_header(self._journal.read(base, HEADER_BYTES), 0, base)
+        try:
+            header = unpack_header(self._journal.read(base, HEADER_BYTES), 0, base)
+        except ReadError:
+            return _NEVER_MS
         return header.store_time_ms if header is not None else _NEVER_MS

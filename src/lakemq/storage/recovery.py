@@ -26,7 +26,7 @@ from lakemq.storage.journal_record import (
 from lakemq.storage.partition_group import PartitionGroup, Recovered
 from lakemq.storage.state_file import read_state, write_state
 from lakemq.storage.tables import Checkpoint, DamagedRange, Tables, TermRow
-from lakemq.storage.walk import Found, Segment, Walk
+from lakemq.storage.walk import Found, Segment, Walk, read_what_can_be
 
 FORMAT_VERSION = 1
 _FORMAT_NAME = b"lakemq-data "
@@ -130,10 +130,21 @@ class _Recovery:
                 notes=self._notes,
             ),
         )
-        ticket = group.begin_checkpoint()  # from now on the end of this run is not a clean one
-        ticket.run()
-        group.end_checkpoint(ticket)
+        self._write_checkpoint(group)
         return group
+
+    def _write_checkpoint(self, group: PartitionGroup) -> None:
+        """So that the next start is shorter, and the end of this run is not taken for a clean one."""
+        try:
+            ticket = group.begin_checkpoint()
+            try:
+                ticket.run()
+            except OSError as error:
+                group.end_checkpoint(ticket, error)
+                raise
+            group.end_checkpoint(ticket)
+        except OSError as error:  # on a full disk there is still much to read
+            self._notes.append(f"no checkpoint could be written: {error}")
 
     # --- what is there -----------------------------------------------------------------------------------------
 
@@ -145,10 +156,10 @@ class _Recovery:
             return None
 
     def _speaks_of_this_journal(self, checkpoint: Checkpoint) -> bool:
-        is_inside = self._segments[0].base <= checkpoint.position <= self._segments[-1].end
-        if not is_inside:
-            self._notes.append(f"checkpoint at position {checkpoint.position} is outside of the journal: not used")
-        return is_inside
+        if checkpoint.position >= self._segments[0].base:
+            return True
+        self._notes.append(f"checkpoint at position {checkpoint.position} is from before this journal: not used")
+        return False
 
     def _find_segments(self) -> None:
         bases = []
@@ -160,11 +171,11 @@ class _Recovery:
                 bases.append(base)
         for number, base in enumerate(bases):
             file = self._disk.open(f"{files.JOURNAL_DIRECTORY}/{files.segment_name(base)}")
-            end = base + file.data_end()
+            end = base + file.size()
             if number + 1 < len(bases):
                 end = min(end, bases[number + 1])  # a finished segment may not have been shortened
             self._files[base] = file
-            self._segments.append(Segment(base, end, file))
+            self._segments.append(Segment(base, end, file, base + file.data_end()))
 
     # --- the steps ---------------------------------------------------------------------------------------------
 
@@ -175,6 +186,9 @@ class _Recovery:
         else:
             self._take_over(checkpoint)
             start = checkpoint.position
+        if start > self._segments[-1].end:
+            self._go_on_behind_what_is_lost(journal, start)
+            return
         end = self._walk(start, None, start, self._is_next, self._add)
         kept = self._cut_tail(end)
         self._make_durable(kept, end)
@@ -184,6 +198,16 @@ class _Recovery:
         for index in self._indexes.values():
             index.visible_index = index.next_index
             index.flush(end)
+
+    def _go_on_behind_what_is_lost(self, journal: Journal, position: int) -> None:
+        """The checkpoint vouches for more than there is: segments are gone. Their indexes are never given out again."""
+        last = self._segments[-1]
+        end = self._walk(last.base, None, 0, None, lambda found: None)
+        self._note_damage(DamagedRange(end, position))
+        for file in self._files.values():
+            file.close()
+        journal.attach([segment.base for segment in self._segments], position)
+        journal.create(position)
 
     def _take_over(self, checkpoint: Checkpoint) -> None:
         """Begin where the checkpoint is; indexes that are not what it says are made again up to there."""
@@ -210,11 +234,11 @@ class _Recovery:
 
     def _first_indexes(self) -> dict[tuple[int, int], int] | None:
         """Where each partition begins in the journal, by the table at its head; None if that cannot be read."""
-        base, _, file = self._segments[0]
-        header = unpack_header(file.read_at(0, HEADER_BYTES), 0, base)
+        base, file = self._segments[0].base, self._segments[0].file
+        header = unpack_header(read_what_can_be(file, 0, HEADER_BYTES), 0, base)
         if header is None or header.type != RecordType.TABLE:
             return None
-        data = file.read_at(0, header.length)
+        data = read_what_can_be(file, 0, header.length)
         if not is_payload_whole(header, data, 0):
             return None
         tables = Tables.unpack(data[HEADER_BYTES:])
@@ -346,7 +370,8 @@ class _Recovery:
         last = kept[-1]
         file = self._files[last.base]
         offset = end - last.base
-        leftover = file.read_at(offset, min(max(last.end - end, 0), _KEPT_TAIL_BYTES))
+        data_end = last.data_end if last.data_end is not None else last.end
+        leftover = read_what_can_be(file, offset, min(max(data_end - end, 0), _KEPT_TAIL_BYTES))
         if leftover.strip(b"\0"):
             self._keep_tail(end, leftover.rstrip(b"\0"))
             file.truncate(offset)
@@ -356,13 +381,18 @@ class _Recovery:
 
     def _keep_tail(self, end: int, leftover: bytes) -> None:
         path = f"{files.QUARANTINE_DIRECTORY}/tail-{end:020d}"
-        file = self._disk.open(path, create=True)
         try:
-            file.truncate(0)
-            file.write_at(0, [leftover])
-        finally:
-            file.close()
-        self._notes.append(f"{len(leftover)} bytes behind the journal's end at {end} were never acked: now in {path}")
+            self._disk.make_dir(files.QUARANTINE_DIRECTORY)
+            file = self._disk.open(path, create=True)
+            try:
+                file.truncate(0)
+                file.write_at(0, [leftover])
+            finally:
+                file.close()
+        except OSError as error:  # a full disk: these bytes are not worth a start that fails
+            self._notes.append(f"{len(leftover)} bytes behind the journal's end at {end} could not be kept: {error}")
+            return
+        self._notes.append(f"{len(leftover)} bytes behind the journal's end at {end} are no records: now in {path}")
 
     def _reserve(self, segment: Segment) -> None:
         try:

@@ -43,12 +43,12 @@ def read_copy(disk: Disk, path: str) -> tuple[int, bytes] | None:
     """Sequence and content of one copy; None if it is missing or not whole."""
     try:
         file = disk.open(path)
-    except FileNotFoundError:
+        try:
+            data = file.read_at(0, file.size())
+        finally:
+            file.close()
+    except OSError:  # missing, or a disk that will not give it: the other copy may do
         return None
-    try:
-        data = file.read_at(0, file.size())
-    finally:
-        file.close()
     if len(data) < _HEAD.size:
         return None
     magic, sequence, size, crc = _HEAD.unpack_from(data)

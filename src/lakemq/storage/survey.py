@@ -14,10 +14,11 @@ from lakemq.storage.indexes import Key, entries_of
 from lakemq.storage.journal_record import RecordType
 from lakemq.storage.state_file import read_copy, read_state
 from lakemq.storage.tables import Checkpoint, DamagedRange, Tables
-from lakemq.storage.walk import Found, Segment, Walk
+from lakemq.storage.walk import Found, Segment, Walk, read_what_can_be
 
 _SEARCH_BYTES = 80 << 20
 _TAIL_BYTES = 1 << 20
+_LOST_AND_FOUND = "lost+found"  # where the directory is a file system of its own
 Progress = Callable[[int, int], None]
 """Told the bytes read so far, and the bytes to read in all."""
 
@@ -93,10 +94,10 @@ def open_segments(disk: Disk) -> list[Segment]:
     segments = []
     for number, base in enumerate(known):
         file = disk.open(f"{files.JOURNAL_DIRECTORY}/{files.segment_name(base)}")
-        end = base + file.data_end()
+        end = base + file.size()
         if number + 1 < len(known):
             end = min(end, known[number + 1])
-        segments.append(Segment(base, end, file))
+        segments.append(Segment(base, end, file, base + file.data_end()))
     return segments
 
 
@@ -131,7 +132,7 @@ class _Surveyor:
 
     def _look_at_names(self) -> None:
         known = (files.FORMAT, files.LOCK, files.CHECKPOINT)
-        directories = (files.JOURNAL_DIRECTORY, files.INDEX_DIRECTORY, files.QUARANTINE_DIRECTORY)
+        directories = (files.JOURNAL_DIRECTORY, files.INDEX_DIRECTORY, files.QUARANTINE_DIRECTORY, _LOST_AND_FOUND)
         for name in self._disk.names(""):
             if name.removesuffix(".old").removesuffix(".new") not in known and name not in directories:
                 self._say(name, "not a file of ours")
@@ -187,7 +188,7 @@ class _Surveyor:
         for segment in self._segments:
             if segment.end <= end:
                 continue
-            rest = segment.file.read_at(max(end - segment.base, 0), _TAIL_BYTES)
+            rest = read_what_can_be(segment.file, max(end - segment.base, 0), _TAIL_BYTES)
             if rest.strip(b"\0"):
                 place = f"{files.JOURNAL_DIRECTORY}/{files.segment_name(segment.base)}"
                 text = f"bytes behind the journal's end at position {end}: a torn tail, which a start cuts off"
@@ -296,7 +297,7 @@ class _IndexReader:
             self._path = self._paths.pop(0)
             file = self._disk.open(self._path)
             try:
-                self._data, self._offset = file.read_at(0, file.size()), 0
+                self._data, self._offset = read_what_can_be(file, 0, file.size()), 0
             finally:
                 file.close()
         return True

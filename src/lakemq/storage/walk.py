@@ -12,6 +12,7 @@ from lakemq.storage.tables import DamagedRange
 
 BLOCK_BYTES = 8 << 20
 _MAGIC_OFFSET = 4  # of the magic in a header
+_SECTOR_BYTES = 4096
 
 
 class Readable(Protocol):
@@ -28,6 +29,8 @@ class Segment(NamedTuple):
     base: int
     end: int
     file: Readable
+    # Behind it there are only zeros: a record may end in those, but none begins there.
+    data_end: int | None = None
 
 
 class Found(NamedTuple):
@@ -134,7 +137,8 @@ class Walk:
         first = None
         for segment in self._segments:
             start = max(search_from, segment.base)
-            for found, header in candidates(segment, start, min(segment.end, start + self._search_bytes)):
+            end = segment.end if segment.data_end is None else min(segment.end, segment.data_end)
+            for found, header in candidates(segment, start, min(end, start + self._search_bytes)):
                 first = found if first is None else first
                 if header.synced_position > position or position < self._proven:
                     return first
@@ -144,11 +148,22 @@ class Walk:
 def _read_block(segment: Segment, position: int) -> bytes:
     """The bytes from `position` on, many at once; if a record begins there, all of it at least."""
     bytes_left = segment.end - position
-    block = segment.file.read_at(position - segment.base, min(BLOCK_BYTES, bytes_left))
+    block = read_what_can_be(segment.file, position - segment.base, min(BLOCK_BYTES, bytes_left))
     header = unpack_header(block, 0, position)
     if header is not None and header.length > len(block):
-        block = segment.file.read_at(position - segment.base, min(header.length, bytes_left))
+        block = read_what_can_be(segment.file, position - segment.base, min(header.length, bytes_left))
     return block
+
+
+def read_what_can_be(file: Readable, position: int, size: int) -> bytes:
+    """The bytes there, with zeros for those that the disk will not give (F17)."""
+    try:
+        return file.read_at(position, size)
+    except OSError:
+        if size <= _SECTOR_BYTES:
+            return bytes(size)
+    half = size // 2 // _SECTOR_BYTES * _SECTOR_BYTES or _SECTOR_BYTES
+    return read_what_can_be(file, position, half) + read_what_can_be(file, position + half, size - half)
 
 
 def candidates(segment: Segment, start: int, end: int) -> Iterator[tuple[int, RecordHeader]]:
@@ -156,15 +171,15 @@ def candidates(segment: Segment, start: int, end: int) -> Iterator[tuple[int, Re
     step = 1 << 20
     at = start
     while at < end:
-        block = segment.file.read_at(at - segment.base, step + HEADER_BYTES)
+        block = read_what_can_be(segment.file, at - segment.base, step + HEADER_BYTES)
         offset = block.find(MAGIC_BYTES)
         while offset >= 0:
             begin = at + offset - _MAGIC_OFFSET
             if begin >= start and offset - _MAGIC_OFFSET < step:
-                head = segment.file.read_at(begin - segment.base, HEADER_BYTES)
+                head = read_what_can_be(segment.file, begin - segment.base, HEADER_BYTES)
                 header = unpack_header(head, 0, begin)
                 if header is not None and begin < end:
-                    whole = segment.file.read_at(begin - segment.base, header.length)
+                    whole = read_what_can_be(segment.file, begin - segment.base, header.length)
                     if is_payload_whole(header, whole, 0):
                         yield begin, header
             offset = block.find(MAGIC_BYTES, offset + 1)

@@ -20,8 +20,9 @@ _DIRECTORY_MODE = 0o750
 class RealDisk(Disk):
     """The tree below one directory. The directory itself may be missing until `make_dir("")`."""
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], *, is_read_only: bool = False) -> None:
         self._root = os.path.abspath(os.fspath(root))
+        self._access = os.O_RDONLY if is_read_only else os.O_RDWR
 
     def open(self, path: str, *, create: bool = False) -> File:
         return RealFile(path, self._open(path, os.O_CREAT if create else 0))
@@ -82,7 +83,7 @@ class RealDisk(Disk):
         return RealLock(fd)
 
     def _open(self, path: str, flags: int) -> int:
-        return os.open(self._full(path), os.O_RDWR | os.O_CLOEXEC | flags, _FILE_MODE)
+        return os.open(self._full(path), self._access | os.O_CLOEXEC | flags, _FILE_MODE)
 
     def _full(self, path: str) -> str:
         return os.path.join(self._root, *split_path(path))
