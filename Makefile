@@ -7,7 +7,7 @@ BASE   := $(VENV)/.installed-base
 DEV    := $(VENV)/.installed-dev
 SOURCES_OF_BUILD := pyproject.toml setup.py src/lakemq/_hot.c
 
-.PHONY: demo test quick format lint types layers check bench fuzz clean help
+.PHONY: demo test quick format lint types layers check bench fuzz faults clean help
 
 help:
 	@echo "make demo    set up and show what LakeMQ does"
@@ -15,6 +15,7 @@ help:
 	@echo "make quick   tests that take milliseconds each (under a minute)"
 	@echo "make format | lint | types | layers | check"
 	@echo "make bench   every benchmark, quick form;  make fuzz   1 000 000 mutated frames"
+	@echo "make faults  10 000 crash states, 1 000 kills, 300 power cuts (as root), about 15 minutes"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +35,10 @@ test: $(DEV)
 	@$(BIN)/python dev.py system-packages
 	@$(BIN)/python dev.py lint
 	@$(BIN)/python dev.py test
+
+faults: $(DEV)
+	@$(BIN)/python dev.py system-packages
+	@$(BIN)/python dev.py faults
 
 quick format lint types layers check bench fuzz: $(DEV)
 	@$(BIN)/python dev.py $@

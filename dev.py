@@ -3,6 +3,7 @@
 python dev.py check      format, lint, types, layers, quick tests
 python dev.py test       every test
 python dev.py bench      every benchmark in its quick form
+python dev.py faults     crash states, kills, power cuts and failing disks, in the numbers of a full run
 """
 
 import os
@@ -14,7 +15,13 @@ from pathlib import Path
 ROOT = Path(__file__).parent
 CODE = ["src", "tests", "bench", "dev.py", "setup.py"]
 # A command the tests call, and the Debian package that brings it.
-SYSTEM_PACKAGES: dict[str, str] = {}
+SYSTEM_PACKAGES: dict[str, str] = {
+    "strace": "strace",
+    "mkfs.ext4": "e2fsprogs",
+    "mkfs.xfs": "xfsprogs",
+    "mount": "mount",
+}
+CANNOT_RUN = 77  # the exit status of a fault command on a machine that lacks what it needs
 
 
 def run(*command: str) -> None:
@@ -78,6 +85,25 @@ def fuzz() -> None:
     python("-m", "tests.fuzz_frames", "--frames", "1000000")
 
 
+def faults() -> None:
+    """The full runs, one after the other, all of them even if one fails; power cuts need root."""
+    results = {}
+    for name, *options in (
+        ("crash_states", "--states", "10000"),
+        ("kills", "--count", "1000"),
+        ("power_cuts", "--count", "300"),
+        ("loopfull", "--rounds", "20"),
+        ("smallfs", "--rounds", "10"),
+    ):
+        command = [sys.executable, "-m", f"tests.faults.{name}", *options]
+        print("+", " ".join(command), flush=True)
+        status = subprocess.run(command, cwd=ROOT, check=False).returncode
+        results[name] = {0: "passed", CANNOT_RUN: "could not run here"}.get(status, f"FAILED with {status}")
+    print("\n".join(f"{name}: {result}" for name, result in results.items()))
+    if any(result.startswith("FAILED") for result in results.values()):
+        sys.exit(1)
+
+
 def system_packages() -> None:
     """Install the Debian packages the tests call, when we may; otherwise say which tests will skip."""
     missing = sorted({package for command, package in SYSTEM_PACKAGES.items() if shutil.which(command) is None})
@@ -100,6 +126,7 @@ COMMANDS = {
     "check": check,
     "bench": bench,
     "fuzz": fuzz,
+    "faults": faults,
     "system-packages": system_packages,
 }
 
