@@ -4,7 +4,6 @@ Of each record only its first and last wanted entry are looked at; records that 
 Every record is checked as a whole before a byte of it is given out (R5).
 """
 
-import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -15,7 +14,6 @@ from lakemq.storage.journal_record import facts_of, whole_records
 
 _PLAN_ENTRIES = 1024  # read at once of the index
 _RUN_BYTES_MAX = 1 << 20  # read at once of the journal
-_PLACE = struct.Struct(">I6xh4xi4xqi")  # of a record's header: length, partition, topic, first index, index count
 
 
 class RecordSlice(NamedTuple):
@@ -88,10 +86,14 @@ def _add_slices(slices: list[RecordSlice], journal: Journal, found: PartitionInd
             if not slices:
                 raise ReadError(f"the record at position {start + offset} is damaged")
             return False
-        if not _is_place_of(found, first, data, offset):
+        length, partition, topic, record_index, index_count, store_time_ms, client_address = facts_of(data, offset)
+        into = first.first_index - record_index
+        if topic != found.topic or partition != found.partition or length != first.record_length or into < 0:
+            # an entry can be whole and not ours
             raise IndexDamagedError(f"an entry for index {first.first_index} leads to a record of others")
-        record_end_index, store_time_ms, client_address = facts_of(data, offset)
-        next_index = min(wanted_next_index, record_end_index)
+        if into >= index_count:
+            raise IndexDamagedError(f"an entry for index {first.first_index} leads to one for {record_index}")
+        next_index = min(wanted_next_index, record_index + index_count)
         messages = data[begin : begin + messages_bytes]
         slices.append(
             RecordSlice(messages, message_count, first.first_index, next_index, store_time_ms, client_address)
@@ -99,13 +101,6 @@ def _add_slices(slices: list[RecordSlice], journal: Journal, found: PartitionInd
         if next_index != wanted_next_index:
             return False  # records are missing behind this one
     return True
-
-
-def _is_place_of(found: PartitionIndex, entry: Entry, data: memoryview, offset: int) -> bool:
-    """Whether the record at `offset` is the one that the entry speaks of: an entry can be whole and not ours."""
-    length, partition, topic, first_index, index_count = _PLACE.unpack_from(data, offset)
-    is_ours = topic == found.topic and partition == found.partition and length == entry.record_length
-    return bool(is_ours and 0 <= entry.first_index - first_index < index_count)
 
 
 def _runs(journal: Journal, plan: list[_Wanted]) -> list[_Run]:
@@ -139,12 +134,15 @@ def _plan(found: PartitionIndex, index: int, end_index: int, bytes_max: int) -> 
             plan.append(_Wanted(first, size, first.messages_after + 1, next_index))
             bytes_max -= size
             if following is None or next_index >= end_index:
+                found.hint = next_index, after
                 return plan
             ordinal, first = after, following
             continue
         # A record that is cut is checked twice, now and by the next fetch: not for the sake of a full answer.
         if not plan or (next_index > end_index and first.length <= bytes_max):
             plan.append(_part(entry_at, ordinal, first, end_index, bytes_max))
+        else:
+            found.hint = first.first_index, ordinal
         return plan
 
 

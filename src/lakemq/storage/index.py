@@ -143,6 +143,7 @@ class PartitionIndex:
         "_firsts",
         "_in_last_file",
         "_pending",
+        "hint",
         "is_whole",
         "known_first",
         "next_index",
@@ -158,6 +159,7 @@ class PartitionIndex:
         self.partition = partition
         self.next_index = 0  # of the message to be appended next
         self.visible_index = 0  # consumers may read what is below
+        self.hint = (-1, 0)  # an index and its entry's ordinal: where a fetch ended, the next one begins
         self.is_whole = True  # False: it is to be made again before anybody asks
         # The first index kept while the journal begins at that position, found when asked for.
         self.known_first = (-1, 0)
@@ -252,6 +254,8 @@ class PartitionIndex:
 
     def find(self, index: int) -> int:
         """The ordinal of the entry that holds `index`, or of the first one after it where none does."""
+        if index == self.hint[0]:
+            return self.hint[1]
         low, high, low_index, high_index = self._bounds(index)
         while low < high:
             # Where entries count alike, which is nearly always, the first guess is right.
@@ -312,6 +316,7 @@ class PartitionIndex:
         while len(self._firsts) > 1:
             if self.entry(self._entries_per_file - 1).position >= position:
                 return
+            self.hint = (-1, 0)  # ordinals change
             self._files.remove(self._path(self._firsts.pop(0)))
 
     def entries_from(self, position: int) -> bytes:
@@ -320,6 +325,7 @@ class PartitionIndex:
 
     def clear(self) -> None:
         """Remove all files, to be made again."""
+        self.hint = (-1, 0)
         for name in self._files.names(self._directory):
             if files.index_file_first(name) is not None:
                 self._files.remove(f"{self._directory}/{name}")

@@ -30,7 +30,8 @@ NO_ADDRESS = bytes(16)
 _HEADER = struct.Struct(">IIBBhiiiqiqq16sI")
 _CRC = struct.Struct(">I")
 _POSITION = struct.Struct(">q")
-_FACTS = struct.Struct(">24xqiq8x16s")  # first index, index count, store time, client address
+# Of a header: length, partition, topic, first index, index count, store time, client address
+_FACTS = struct.Struct(">I6xh4xi4xqiq8x16s")
 HEADER_BYTES = _HEADER.size + _CRC.size
 _CRC_OFFSET = _HEADER.size
 
@@ -111,7 +112,7 @@ def whole_records_python(data: Buffer, position: int) -> int:
         at += header.length
 
 
-def facts_of(data: Buffer, offset: int) -> tuple[int, int, bytes]:
-    """Of the whole record at `offset`: the first index after it, its store time and its client's address."""
-    first_index, index_count, store_time_ms, client_address = _FACTS.unpack_from(data, offset)
-    return first_index + index_count, store_time_ms, client_address
+def facts_of(data: Buffer, offset: int) -> tuple[int, int, int, int, int, int, bytes]:
+    """Of the whole record at `offset`: length, partition, topic, first index, index count, store time, client."""
+    facts: tuple[int, int, int, int, int, int, bytes] = _FACTS.unpack_from(data, offset)
+    return facts

@@ -240,9 +240,10 @@ class PartitionGroup:
 
     def end_sync(self, ticket: SyncTicket, error: OSError | None = None) -> list[Key]:
         """The ticket was run: what became visible, by (topic, partition). With an error the group is read-only (R3)."""
+        is_turn_under_way = self._journal.end_position > self._journal.written_position
         self._journal.end_sync(ticket, error)
         if error is not None:
-            if self._undo:  # appended and not written: their flush must say so
+            if is_turn_under_way:  # what it appended is not written: its flush must say so
                 self._turn_error = DiskIOError(str(self._journal.failure))
             self._take_back()
             return []
