@@ -371,7 +371,7 @@ class _Recovery:
         file = self._files[last.base]
         offset = end - last.base
         data_end = last.data_end if last.data_end is not None else last.end
-        # An OSError here is no torn tail: what cannot be read may have been synced and acked, and must not be cut (F17).
+        # An OSError here is no torn tail: what cannot be read may have been acked, and must not be cut (F17).
         leftover = file.read_at(offset, min(max(data_end - end, 0), _KEPT_TAIL_BYTES))
         if leftover.strip(b"\0"):
             self._keep_tail(end, leftover.rstrip(b"\0"))
