@@ -32,6 +32,7 @@ from lakemq.wire.frame import FrameDecoder
 from lakemq.wire.header import Header, read_header
 from lakemq.wire.messages import EMPTY, MessageBlock, Messages
 from lakemq.wire.produce import FETCH_PRODUCE_FEEDBACK, PRODUCE_MESSAGE_PREPARE, FetchProduceFeedback
+from lakemq.wire.session import ADD_CONNECTION
 
 FORMS = (Form(Dialect.DOCUMENTED, 2), *(Form(Dialect.JOYQUEUE, version) for version in (1, 2, 3, 4, 9)))
 FRAME_BYTES_MAX = 1 << 20
@@ -86,6 +87,8 @@ def example_of(layout, form, rng):
         return FetchProduceFeedback("shop", "orders", 0, 10, 3000)
     if layout is PRODUCE_MESSAGE_PREPARE.types["timeout_ms"]:
         return 3000
+    if layout is ADD_CONNECTION.types["language"].field:
+        return rng.randrange(9)
     match layout:
         case Number():
             limit = 1 << (8 * layout.layout.size - 1)
