@@ -204,6 +204,8 @@ class PartitionIndex:
 
     def reach(self) -> tuple[int, int]:
         """The first index of the last file and the number of entries in it, as `attach` wants them."""
+        if not self.is_whole:
+            return 0, 0  # never sound: a start makes it again
         return (self._firsts[-1], self._in_last_file) if self._firsts else (-1, 0)
 
     def begins_behind(self, index: int) -> bool:

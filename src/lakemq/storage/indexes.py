@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from lakemq.errors import ReadError
 from lakemq.storage.config import StorageConfig
 from lakemq.storage.index import IndexDamagedError, PartitionIndex, make_entries
 from lakemq.storage.index_files import IndexFileCache
 from lakemq.storage.journal import Journal
 from lakemq.storage.journal_record import HEADER_BYTES, RecordType
 from lakemq.storage.tables import DamagedRange, PartitionRow
-from lakemq.storage.walk import Found, Walk
+from lakemq.storage.walk import Found, Walk, first_indexes_of
 
 _NOTES_MAX = 1000
 _T = TypeVar("_T")
@@ -34,6 +35,7 @@ class Indexes:
         self._by_key = found
         self._unfiled: dict[Key, PartitionIndex] = {}  # with entries of synced messages in memory
         self._unfiled_bytes = 0  # about: those of failed appends count until the next filing
+        self._head: tuple[int, dict[Key, int] | None] = (-1, None)
         self.damage = damage
         self.notes: list[str] = []
 
@@ -110,9 +112,19 @@ class Indexes:
         """The oldest index kept; the next one if none is."""
         first = self._journal.first_position
         if index.known_first[0] != first:
-            found = self.mended(index, lambda: index.first_index_from(index.find_position(first)))
+            rows = self._rows_at_head(first)
+            if rows is not None:
+                found = rows.get((index.topic, index.partition), 0)
+            else:
+                found = self.mended(index, lambda: index.first_index_from(index.find_position(first)))
             index.known_first = first, found
         return index.known_first[1]
+
+    def _rows_at_head(self, first: int) -> dict[Key, int] | None:
+        """Where each partition begins, by the table at the journal's head, which knows of damaged messages too."""
+        if self._head[0] != first:
+            self._head = first, first_indexes_of(self._journal.segments()[0])
+        return self._head[1]
 
     def drop_before(self, position: int) -> None:
         """The journal begins there now."""
@@ -128,8 +140,11 @@ class Indexes:
             raise IndexDamagedError("it could not be made again before")
         except (IndexDamagedError, OSError) as error:
             self.note(f"index of topic {index.topic} partition {index.partition} made again: {error}")
+        try:
             self._make_again(index)
             return ask()
+        except (IndexDamagedError, OSError) as error:
+            raise ReadError(f"the index of topic {index.topic} partition {index.partition}: {error}") from error
 
     def records(self, position: int, end_position: int) -> Iterator[Found]:
         """Every whole record between two positions where records begin, damaged parts left out and noted."""

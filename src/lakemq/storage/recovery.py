@@ -20,13 +20,12 @@ from lakemq.storage.journal_record import (
     SURVIVES_BAD_SECTORS,
     RecordHeader,
     RecordType,
-    is_payload_whole,
     unpack_header,
 )
 from lakemq.storage.partition_group import PartitionGroup, Recovered
 from lakemq.storage.state_file import read_state, write_state
 from lakemq.storage.tables import Checkpoint, DamagedRange, Tables, TermRow
-from lakemq.storage.walk import Found, Segment, Walk, read_what_can_be
+from lakemq.storage.walk import Found, Segment, Walk, first_indexes_of
 
 FORMAT_VERSION = 1
 _FORMAT_NAME = b"lakemq-data "
@@ -49,6 +48,8 @@ def open_group(disk: Disk, config: StorageConfig | None = None) -> PartitionGrou
     try:
         if is_new:
             _begin(disk)
+        else:
+            disk.sync_dir("")  # what an earlier start named before it was killed is seen, and perhaps not durable
         return _Recovery(disk, config).run(lock)
     except BaseException:
         lock.release()
@@ -216,7 +217,7 @@ class _Recovery:
         self._terms, self._damage = tables.terms, tables.damage
         self._synced_position = checkpoint.position
         unsound = {}
-        firsts = self._first_indexes() if not self._damage else None
+        firsts = first_indexes_of(self._segments[0]) if not self._damage else None
         for row in tables.partitions:
             index = self._index(row.topic, row.partition)
             is_sound = index.attach(
@@ -231,18 +232,6 @@ class _Recovery:
         self._forget_indexes(set(self._indexes))
         if unsound:
             self._make_again(unsound, checkpoint.position)
-
-    def _first_indexes(self) -> dict[tuple[int, int], int] | None:
-        """Where each partition begins in the journal, by the table at its head; None if that cannot be read."""
-        base, file = self._segments[0].base, self._segments[0].file
-        header = unpack_header(read_what_can_be(file, 0, HEADER_BYTES), 0, base)
-        if header is None or header.type != RecordType.TABLE:
-            return None
-        data = read_what_can_be(file, 0, header.length)
-        if not is_payload_whole(header, data, 0):
-            return None
-        tables = Tables.unpack(data[HEADER_BYTES:])
-        return {(row.topic, row.partition): row.next_index for row in tables.partitions}
 
     def _make_again(self, unsound: dict[tuple[int, int], int], end: int) -> None:
         def add(found: Found) -> None:

@@ -273,6 +273,7 @@ class _IndexReader:
                 return
             if not self._has_begun:
                 self._skip_dropped(found.position)
+                continue
             if at == 0 and self._skip_damaged():
                 continue
             entry = self._data[self._offset : self._offset + ENTRY_BYTES]
@@ -303,9 +304,9 @@ class _IndexReader:
         return True
 
     def _skip_dropped(self, position: int) -> None:
-        """Entries of segments that retention dropped are still there in the first file."""
+        """Entries of segments that retention dropped may still be there in the first files."""
         self._has_begun = True
-        while self._offset + ENTRY_BYTES <= len(self._data):
+        while self._fill():
             try:
                 if unpack_entry(self._data, self._offset).position >= position:
                     return

@@ -7,8 +7,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from lakemq.storage.journal_record import HEADER_BYTES, MAGIC_BYTES, RecordHeader, is_payload_whole, unpack_header
-from lakemq.storage.tables import DamagedRange
+from lakemq.storage.journal_record import (
+    HEADER_BYTES,
+    MAGIC_BYTES,
+    RecordHeader,
+    RecordType,
+    is_payload_whole,
+    unpack_header,
+)
+from lakemq.storage.tables import DamagedRange, Tables
 
 BLOCK_BYTES = 8 << 20
 _MAGIC_OFFSET = 4  # of the magic in a header
@@ -184,3 +191,14 @@ def candidates(segment: Segment, start: int, end: int) -> Iterator[tuple[int, Re
                         yield begin, header
             offset = block.find(MAGIC_BYTES, offset + 1)
         at += step
+
+
+def first_indexes_of(segment: Segment) -> dict[tuple[int, int], int] | None:
+    """Where each (topic, partition) begins in a segment, by the table at its head; None if that cannot be read."""
+    header = unpack_header(read_what_can_be(segment.file, 0, HEADER_BYTES), 0, segment.base)
+    if header is None or header.type != RecordType.TABLE:
+        return None
+    data = read_what_can_be(segment.file, 0, header.length)
+    if not is_payload_whole(header, data, 0):
+        return None
+    return {(row.topic, row.partition): row.next_index for row in Tables.unpack(data[HEADER_BYTES:]).partitions}

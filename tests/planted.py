@@ -1,0 +1,553 @@
+"""Bugs to plant: each turns a promise of the store into a lie, and names the check that must see through it.
+
+    with find("ack before fsync").planted():
+        ...
+
+A test suite is believed as far as it catches these (`tests/storage/test_planted_bugs.py`).
+"""
+
+import contextlib
+import errno
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+
+from faults.bit_flips import Flips
+from faults.crash_states import Store
+from fix_disk import get, put
+from fix_storage import TINY, A, B, Engine, segment_path
+from lakemq.checksum import crc32
+from lakemq.errors import WriteError
+from lakemq.storage import fetch, index, journal, journal_record, partition_group, recovery, state_file, walk
+from lakemq.storage.checkpoint import CheckpointTicket
+from lakemq.storage.files import CHECKPOINT
+from lakemq.storage.index import ENTRY_BYTES, PartitionIndex
+from lakemq.storage.indexes import Indexes
+from lakemq.storage.journal import Journal, SyncTicket
+from lakemq.storage.journal_record import HEADER_BYTES, RecordHeader, RecordType
+from lakemq.storage.partition_group import PartitionGroup
+from lakemq.storage.recovery import _Recovery, open_group
+from lakemq.storage.retention import count_droppable
+from lakemq.storage.state_file import read_state, write_state
+from lakemq.storage.survey import survey
+from lakemq.storage.walk import Walk
+from lakemq.testing.disk import PowerLost, SimDisk
+
+Patch = pytest.MonkeyPatch
+FULL = OSError(errno.ENOSPC, "planned")
+EIO = OSError(errno.EIO, "planned")
+
+
+@dataclass(frozen=True)
+class PlantedBug:
+    """A bug of the store, and who finds it."""
+
+    name: str
+    plant: Callable[[Patch], None]
+    caught_by: Callable[[], None]
+
+    @contextlib.contextmanager
+    def planted(self) -> Iterator[None]:
+        """The store has this bug meanwhile."""
+        with pytest.MonkeyPatch.context() as patch:
+            self.plant(patch)
+            yield
+
+
+def find(name: str) -> PlantedBug:
+    return next(bug for bug in PLANTED if bug.name == name)
+
+
+# --- checks: each passes on a sound store, and raises AssertionError or an error of ours on one with its bugs --------
+
+
+def random_crashes() -> None:
+    """A short run of what `test_crash_states` does at length."""
+    for seed in range(40):
+        Store(seed).run()
+
+
+def flipped_bits() -> None:
+    flips = Flips(7)
+    for _ in range(60):
+        flips.flip_at_rest()
+        for _ in range(5):
+            flips.flip_running()
+
+
+def order_of_writes() -> None:
+    """R4, by the trace of the disk: journal, sync, index, sync, checkpoint."""
+    engine = Engine()
+    engine.disk.trace = trace = []
+    synced_position, synced_at = 0, [(0, 0)]
+    for number in range(60):
+        engine.append((A, B)[number % 2], b"%d" % number * 50)
+        engine.flush()
+        if number % 3 == 0:
+            ticket = engine.group.begin_sync()
+            ticket.run()
+            synced_position = ticket.position
+            synced_at.append((len(trace), synced_position))
+            engine.group.end_sync(ticket)
+        if number % 20 == 19:
+            engine.checkpoint()
+    unsynced = set()
+    for at, (operation, path, details) in enumerate(trace):
+        if operation == "write" and path.endswith(".index"):
+            unsynced.add(path)
+            start, size = details
+            data = get(engine.disk, path)[start : start + size]
+            highest = max(int.from_bytes(data[8 + n : 16 + n]) for n in range(0, len(data), ENTRY_BYTES))
+            assert highest < max(position for place, position in synced_at if place <= at), "index before journal"
+        elif operation == "sync":
+            unsynced.discard(path)
+        elif operation == "sync_all":
+            unsynced.clear()
+        elif (operation, path) == ("rename", f"{CHECKPOINT}.new"):
+            assert not unsynced, "checkpoint before index"
+
+
+def a_failed_sync() -> None:
+    """F15, F16: nothing is acked after it, and what it lost is written again before anything is."""
+    for seed in range(6):
+        engine = Engine()
+        engine.put(A, b"acked")
+        engine.append(A, b"lost by the disk")
+        engine.flush()
+        engine.disk.fail("sync", EIO, path_contains="journal/", wrote=0)
+        ticket = engine.group.begin_sync()
+        try:
+            ticket.run()
+        except OSError as error:
+            engine.group.end_sync(ticket, error)
+        else:
+            engine.group.end_sync(ticket)
+            engine.oracle.sync(ticket.position)
+        assert engine.group.visible_index(*A) == engine.oracle.visible_index(A)
+        if seed % 2:
+            engine.kill()  # after which all that is still seen is visible, and so must stay
+        engine.lose_power(seed, "nothing")
+
+
+def a_refused_write() -> None:
+    """F18: whatever part of it reached the disk, none of it is ever seen."""
+    for wrote in (0, 150, 9999):
+        for is_killed in (True, False):
+            engine = Engine()
+            engine.put(A, b"before")
+            for _ in range(2):
+                engine.append(A, b"refused")
+            engine.append(B, b"refused")
+            engine.disk.fail("write", FULL, path_contains="journal/", wrote=wrote)
+            with contextlib.suppress(WriteError):
+                engine.group.flush()
+            engine.oracle.refuse()
+            if is_killed:
+                engine.kill()
+            engine.check()
+            engine.put(A, b"short")
+            engine.kill()
+
+
+def a_turn_refused_after_a_filing() -> None:
+    """F18: a sync ends while the turn is under way, and its entries go to files."""
+    engine = Engine()
+    for number in range(12):
+        engine.append(A, b"%d" % number)
+    engine.flush()
+    ticket = engine.group.begin_sync()
+    ticket.run()
+    engine.append(A, b"refused")
+    engine.group.end_sync(ticket)
+    engine.oracle.sync(ticket.position)
+    engine.disk.fail("write", FULL, path_contains="journal/")
+    with contextlib.suppress(WriteError):
+        engine.group.flush()
+    engine.oracle.refuse()
+    engine.put(A, b"in its place")
+    engine.check()
+    engine.group.close()
+    assert survey(engine.disk).is_sound, "the index is not what the journal is"
+
+
+def a_refused_roll() -> None:
+    """F18: what is acked after it must not be hidden by what it left."""
+    for seed in range(12):
+        engine = Engine()
+        engine.fill_segment()
+        engine.append(B, b"of the same turn")
+        engine.disk.fail("preallocate", FULL)
+        with contextlib.suppress(WriteError):
+            engine.append(A, b"x" * 1500)
+        with contextlib.suppress(WriteError):
+            engine.group.flush()
+        engine.oracle.refuse()
+        engine.check()
+        engine.put(B, b"small enough for the old segment")
+        engine.lose_power(seed)
+
+
+def old_bytes_behind_the_end() -> None:
+    """F13: a block that was used before, and holds what once was a record."""
+    engine = Engine()
+    fact = engine.append_control(RecordType.ACK, b"fact")
+    engine.flush()
+    engine.sync()
+    size = fact.end_position - fact.position
+    file = engine.disk.open(segment_path(0))
+    file.write_at(fact.end_position, [file.read_at(fact.position, size)])
+    engine.kill()
+
+
+def a_tail_that_was_cut() -> None:
+    """F13: records behind a hole are cut with it, and do not come back when the hole is filled."""
+    engine = Engine()
+    engine.put(A, b"synced")
+    engine.append(A, b"lost")
+    second = engine.append(A, b"whole, but behind a hole")
+    engine.flush()
+    hole = engine.oracle.records[-2]
+    engine.disk.open(segment_path(0)).write_at(hole.position, [bytes(second.position - hole.position)])
+    engine.disk.lose_process()
+    engine.open(is_power_lost=True)
+    engine.put(A, b"LOST")
+    engine.kill()
+
+
+def retention() -> None:
+    """Indexes go on after all messages are gone, also without a checkpoint; and who holds a position keeps it."""
+    engine = Engine()
+    engine.put(B, b"long ago")
+    for _ in range(3):
+        engine.fill_segment()
+        engine.put(A, b"x" * 1500)
+    held = engine.group.journal.bases()[1]
+    engine.group.hold("archive", held)
+    engine.drop(0)
+    assert engine.group.journal.first_position == held, "a held segment went"
+    engine.group.let_go("archive")
+    engine.drop(0)
+    engine.disk.lose_process()
+    for name in engine.disk.names(""):
+        if name.startswith(CHECKPOINT):
+            engine.disk.remove(name)
+    engine.open()
+    engine.put(B, b"again")
+    assert engine.oracle.records[-1].first_index == 1
+
+
+def damage_at_the_end_of_a_partition() -> None:
+    """F21: the index of a message that is lost is not given to another one."""
+    engine = Engine()
+    lost = engine.put(A, b"to be lost")
+    engine.put(B, b"which shows that it was synced")
+    engine.disk.open(segment_path(0)).node.damage(lost.end_position - 1, 1)
+    engine.disk.lose_process()
+    group = open_group(engine.disk, TINY)
+    assert group.next_index(*A) == 1
+
+
+def an_unknown_file() -> None:
+    """R7: put aside, not deleted."""
+    engine = Engine()
+    engine.group.close()
+    put(engine.disk, "journal/stray", b"whose is this?")
+    engine.open()
+    kept = {get(engine.disk, f"quarantine/{name}") for name in engine.disk.names("quarantine")}
+    assert b"whose is this?" in kept
+
+
+def state_files() -> None:
+    """F02: at any operation, old or new."""
+    for seed in range(8):
+        for count in range(9):
+            disk = SimDisk()
+            write_state(disk, "state", 1, b"one" * 100)
+            disk.crash_points, disk.crash_after = 0, count
+            try:
+                write_state(disk, "state", 2, b"two" * 100)
+            except PowerLost:
+                disk.lose_power(Random(seed))
+                assert read_state(disk, "state") in ((1, b"one" * 100), (2, b"two" * 100))
+
+
+# --- bugs ------------------------------------------------------------------------------------------------------------
+
+
+def ack_before_fsync(patch: Patch) -> None:
+    patch.setattr(SyncTicket, "run", lambda ticket: None)
+
+
+def ack_of_what_came_after_the_sync_began(patch: Patch) -> None:
+    end_sync = Journal.end_sync
+
+    def end_too_far(self, ticket, error=None):
+        ticket.position = self.written_position
+        end_sync(self, ticket, error)
+
+    patch.setattr(Journal, "end_sync", end_too_far)
+
+
+def visible_at_write(patch: Patch) -> None:
+    flush = PartitionGroup.flush
+
+    def flush_and_show(self):
+        flush(self)
+        for one in self._unsynced:
+            one.entries.visible_index = one.next_index
+
+    patch.setattr(PartitionGroup, "flush", flush_and_show)
+
+
+def fsync_retried_after_failure(patch: Patch) -> None:
+    run = SyncTicket.run
+
+    def run_again(ticket):
+        try:
+            run(ticket)
+        except OSError:
+            run(ticket)
+
+    patch.setattr(SyncTicket, "run", run_again)
+
+
+def no_rewrite_after_a_failed_sync(patch: Patch) -> None:
+    def only_sync(self, kept, end):
+        for segment in kept:
+            self._files[segment.base].sync()
+        self._disk.sync_dir("journal")
+
+    patch.setattr(_Recovery, "_make_durable", only_sync)
+
+
+def nothing_made_durable_by_recovery(patch: Patch) -> None:
+    patch.setattr(_Recovery, "_make_durable", lambda self, kept, end: None)
+
+
+def new_segments_name_not_synced(patch: Patch) -> None:
+    def run(ticket):
+        for file in ticket._files:
+            file.sync()
+
+    patch.setattr(SyncTicket, "run", run)
+
+
+def index_not_truncated_to_the_checkpoint(patch: Patch) -> None:
+    attach = PartitionIndex.attach
+
+    def attach_all(self, last_file_first, in_last_file, next_index, *, may_have_gaps):
+        is_sound = attach(self, last_file_first, in_last_file, next_index, may_have_gaps=may_have_gaps)
+        if is_sound and self._firsts:
+            size = self._files.open(self._path(self._firsts[-1])).size()
+            self._in_last_file = min(size // ENTRY_BYTES, self._entries_per_file)
+        return is_sound
+
+    patch.setattr(PartitionIndex, "attach", attach_all)
+
+
+def index_filed_before_its_bytes_are_synced(patch: Patch) -> None:
+    def file(self):
+        for each in self._by_key.values():
+            each.flush(self._journal.written_position)
+        self._unfiled_bytes = 0
+
+    patch.setattr(Indexes, "file", file)
+
+
+def checkpoint_written_before_index_sync(patch: Patch) -> None:
+    run = CheckpointTicket.run
+
+    def write_first(ticket):
+        state_file.write_state(ticket._disk, CHECKPOINT, ticket._sequence, ticket._content)
+        run(ticket)
+
+    patch.setattr(CheckpointTicket, "run", write_first)
+
+
+def header_crc_without_position(patch: Patch) -> None:
+    def pack_header(header, position):
+        data = journal_record._HEADER.pack(header.length, journal_record.MAGIC, 1, *header[1:])
+        return data + journal_record._CRC.pack(crc32(data))
+
+    def unpack_header(data, offset, position):
+        if len(data) - offset < HEADER_BYTES:
+            return None
+        length, magic, _, *rest = journal_record._HEADER.unpack_from(data, offset)
+        if magic != journal_record.MAGIC or length < HEADER_BYTES:
+            return None
+        crc = journal_record._CRC.unpack_from(data, offset + HEADER_BYTES - 4)[0]
+        is_whole = crc == crc32(memoryview(data)[offset : offset + HEADER_BYTES - 4])
+        return RecordHeader(length, *rest) if is_whole else None
+
+    patch.setattr(journal_record, "_hot", None)
+    for module in (journal_record, partition_group, recovery, walk):
+        for name, function in (("pack_header", pack_header), ("unpack_header", unpack_header)):
+            if hasattr(module, name):
+                patch.setattr(module, name, function)
+
+
+def payload_not_checked_on_read(patch: Patch) -> None:
+    patch.setattr(fetch, "whole_records", lambda data, position: len(data))
+
+
+def recovery_cuts_at_damage_in_the_middle(patch: Patch) -> None:
+    patch.setattr(Walk, "_resume_after", lambda self, position, search_from: None)
+
+
+def recovery_keeps_records_after_a_torn_hole(patch: Patch) -> None:
+    resume_after = Walk._resume_after
+
+    def resume_anyway(self, position, search_from):
+        self._proven = 1 << 62
+        return resume_after(self, position, search_from)
+
+    patch.setattr(Walk, "_resume_after", resume_anyway)
+    patch.setattr(_Recovery, "_is_next", lambda self, position, header: True)
+
+
+def recovery_leaves_what_is_behind_the_end(patch: Patch) -> None:
+    def keep(self, end):
+        return [segment for segment in self._segments if segment.base <= end]
+
+    patch.setattr(_Recovery, "_cut_tail", keep)
+
+
+def one_damaged_record_costs_all_up_to_the_proof(patch: Patch) -> None:
+    def proof_after(self, position, search_from):
+        for segment in self._segments:
+            start = max(search_from, segment.base)
+            for found, header in walk.candidates(segment, start, segment.end):
+                if header.synced_position > position:
+                    return found
+        return None
+
+    patch.setattr(Walk, "_resume_after", proof_after)
+
+
+def index_reused_after_damage(patch: Patch) -> None:
+    patch.setattr(_Recovery, "_read_headers", lambda self, damage: None)
+
+
+def a_look_up_ends_before_the_gap(patch: Patch) -> None:
+    def find_in(block, wanted):
+        firsts = [int.from_bytes(block[at : at + 8]) for at in range(0, len(block), ENTRY_BYTES)]
+        return sum(first <= wanted for first in firsts) - 1
+
+    patch.setattr(index, "_find_in", find_in)
+
+
+def tail_not_wiped_after_a_failed_write(patch: Patch) -> None:
+    patch.setattr(Journal, "_heal_from", lambda self, file, offset: None)
+
+
+def undo_forgotten_after_a_failed_flush(patch: Patch) -> None:
+    def take_back(self):
+        self._journal.discard()
+        self._undo.clear()
+
+    patch.setattr(PartitionGroup, "_take_back", take_back)
+
+
+def undo_by_a_length_that_filing_has_changed(patch: Patch) -> None:
+    def undo(self, pending_bytes, next_index):
+        del self._pending[pending_bytes:]
+        self.next_index = next_index
+
+    patch.setattr(PartitionIndex, "undo", undo)
+
+
+def failed_roll_keeps_the_first_half_of_the_turn(patch: Patch) -> None:
+    roll = Journal.roll
+
+    def flush_first(self):
+        self.flush()
+        roll(self)
+
+    patch.setattr(Journal, "roll", flush_first)
+
+
+def removal_after_a_failed_roll_not_synced(patch: Patch) -> None:
+    def discard_file(self, file):
+        file.close()
+        self._disk.remove(file.path)
+
+    patch.setattr(Journal, "_discard_file", discard_file)
+
+
+def no_table_at_the_head_of_a_segment(patch: Patch) -> None:
+    patch.setattr(PartitionGroup, "_put_table", lambda self, term, now_ms: None)
+
+
+def retention_ignores_holders(patch: Patch) -> None:
+    def drop_what_is_held(finished, end_position, policy, now_ms, held_positions, covered_position):
+        return count_droppable(finished, end_position, policy, now_ms, (), covered_position)
+
+    patch.setattr(partition_group, "count_droppable", drop_what_is_held)
+
+
+def unknown_files_deleted(patch: Patch) -> None:
+    patch.setattr(_Recovery, "_quarantine", lambda self, path, why: self._disk.remove(path))
+
+
+def state_renamed_before_it_is_synced(patch: Patch) -> None:
+    def write_unsynced(disk, path, sequence, content):
+        crc = crc32(content, crc32(state_file._CRC_OF.pack(sequence, len(content))))
+        file = disk.open(path + ".new", create=True)
+        file.truncate(0)
+        file.write_at(0, [state_file._HEAD.pack(state_file.MAGIC, sequence, len(content), crc), content])
+        disk.rename(path + ".new", path)
+        file.sync()
+        disk.sync_dir("")
+
+    for module in (state_file, recovery):
+        patch.setattr(module, "write_state", write_unsynced)
+    patch.setitem(globals(), "write_state", write_unsynced)
+
+
+def journal_closes_nothing(patch: Patch) -> None:
+    patch.setattr(journal.Journal, "_close_unused", lambda self: None)
+
+
+def open_files() -> None:
+    engine = Engine()
+    for _ in range(60):
+        engine.put(A, b"x" * 1900)
+    assert len(engine.disk._open_files) <= TINY.open_segments_max + TINY.open_index_files_max + 2
+
+
+PLANTED = [
+    PlantedBug("ack before fsync", ack_before_fsync, random_crashes),
+    PlantedBug("ack of what came after the sync began", ack_of_what_came_after_the_sync_began, random_crashes),
+    PlantedBug("visible at write", visible_at_write, random_crashes),
+    PlantedBug("fsync retried after failure", fsync_retried_after_failure, a_failed_sync),
+    PlantedBug("no rewrite after a failed sync", no_rewrite_after_a_failed_sync, a_failed_sync),
+    PlantedBug("nothing made durable by recovery", nothing_made_durable_by_recovery, a_failed_sync),
+    PlantedBug("new segment's name not synced", new_segments_name_not_synced, random_crashes),
+    PlantedBug("index not truncated to the checkpoint", index_not_truncated_to_the_checkpoint, random_crashes),
+    PlantedBug("index filed before its bytes are synced", index_filed_before_its_bytes_are_synced, order_of_writes),
+    PlantedBug("checkpoint written before index sync", checkpoint_written_before_index_sync, order_of_writes),
+    PlantedBug("header CRC without position", header_crc_without_position, old_bytes_behind_the_end),
+    PlantedBug("payload not checked on read", payload_not_checked_on_read, flipped_bits),
+    PlantedBug("recovery cuts at damage in the middle", recovery_cuts_at_damage_in_the_middle, flipped_bits),
+    PlantedBug("recovery keeps records after a torn hole", recovery_keeps_records_after_a_torn_hole, random_crashes),
+    PlantedBug("recovery leaves what is behind the end", recovery_leaves_what_is_behind_the_end, a_tail_that_was_cut),
+    PlantedBug("damage costs all up to the proof", one_damaged_record_costs_all_up_to_the_proof, flipped_bits),
+    PlantedBug("index reused after damage", index_reused_after_damage, damage_at_the_end_of_a_partition),
+    PlantedBug("a look-up ends before the gap", a_look_up_ends_before_the_gap, flipped_bits),
+    PlantedBug("tail not wiped after a failed write", tail_not_wiped_after_a_failed_write, a_refused_write),
+    PlantedBug("undo forgotten after a failed flush", undo_forgotten_after_a_failed_flush, a_refused_write),
+    PlantedBug(
+        "undo by a length that filing has changed",
+        undo_by_a_length_that_filing_has_changed,
+        a_turn_refused_after_a_filing,
+    ),
+    PlantedBug("failed roll keeps half of the turn", failed_roll_keeps_the_first_half_of_the_turn, a_refused_roll),
+    PlantedBug("removal after a failed roll not synced", removal_after_a_failed_roll_not_synced, a_refused_roll),
+    PlantedBug("no table at the head of a segment", no_table_at_the_head_of_a_segment, retention),
+    PlantedBug("retention ignores holders", retention_ignores_holders, retention),
+    PlantedBug("unknown files deleted", unknown_files_deleted, an_unknown_file),
+    PlantedBug("state renamed before it is synced", state_renamed_before_it_is_synced, state_files),
+    PlantedBug("the journal closes no file", journal_closes_nothing, open_files),
+]
