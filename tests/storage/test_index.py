@@ -387,22 +387,6 @@ def test_F22_a_flipped_bit_gives_the_same_answer_or_none():
 # The two ends.
 
 
-@pytest.mark.parametrize("filed", [0, 3, 4, 9, 10])
-def test_what_is_trimmed_is_forgotten(filed):
-    for kept in range(11):
-        disk = SimDisk()
-        model = filled(disk, 10, flushed=False)
-        model.flush(model.entries[filed].record_position if filed < 10 else None)
-        position = model.entries[kept].record_position if kept < 10 else model.end_position
-        model.index.trim(position, kept)
-        model.entries, model.end_position = model.entries[:kept], position
-        model.check()
-        for nth in range(9):
-            model.add((2,), 1000 + nth)
-            model.flush()
-        model.check()
-
-
 @pytest.mark.parametrize("dropped", range(11))
 def test_files_go_only_when_nothing_in_them_is_kept(disk, dropped):
     model = filled(disk, 10)

@@ -81,7 +81,6 @@ def test_bytes_are_read_back_from_any_place_in_their_segment(disk, maps_files):
     positions = [put(journal, piece(number)) for number in range(1, 8)]
     assert positions == [0, 300, 600, 900, 1200, 1500, 1800]
     assert journal.bases() == [0, 900, 1800]
-    assert [journal.segment_end(base) for base in journal.bases()] == [900, 1800, 2100]
     assert journal.read(290, 20) == bytes(journal.view(290, 20)) == b"\1" * 10 + b"\2" * 10
     assert journal.read(1790, 100) == b"\6" * 10  # a read ends with its segment
     assert journal.read(1800, 9999) == piece(7)
@@ -347,36 +346,6 @@ def test_F18_a_roll_whose_turn_cannot_be_written_does_not_happen(sim):
 
 
 # The two ends.
-
-
-def test_a_cut_leaves_zeros_durably(disk):
-    journal = new_journal(disk)
-    for number in range(1, 8):
-        put(journal, piece(number))
-    journal.cut(1000)
-    assert journal.bases() == [0, 900]
-    assert journal.end_position == 1000
-    assert get(disk, segment_path(900)) == piece(4, 100) + bytes(900)
-    assert put(journal, piece(9)) == 1000
-    assert journal.read(900, 999) == piece(4, 100) + piece(9)
-
-
-@pytest.mark.parametrize("position", [0, 1, 899, 900, 901, 1800, 2100])
-@pytest.mark.parametrize("seed", range(3))
-def test_F10_a_cut_survives_a_power_loss(sim, position, seed):
-    journal = new_journal(sim)
-    for number in range(1, 8):
-        put(journal, piece(number), is_synced=True)
-    whole = b"".join(journal.read(base, 9999) for base in journal.bases())
-    journal.cut(position)
-    sim.lose_power(Random(seed))
-    found = b"".join(
-        get(sim, f"journal/{name}")[: journal.segment_end(base) - base]
-        for name, base in zip(sim.names("journal"), journal.bases(), strict=True)
-    )
-    assert found == whole[:position]
-    last = journal.bases()[-1]
-    assert not get(sim, segment_path(last))[position - last :].strip(b"\0")
 
 
 @pytest.mark.parametrize("maps_files", [False, True])

@@ -297,22 +297,6 @@ class PartitionIndex:
         """The first index of that entry; the next index if there is no such entry."""
         return self.entry(ordinal).first_index if ordinal < self.entry_count else self.next_index
 
-    def trim(self, position: int, next_index: int) -> None:
-        """Forget the entries at or after that position."""
-        kept = self.find_position(position)
-        filed = self.filed_count
-        self.next_index = next_index
-        self.visible_index = min(self.visible_index, next_index)
-        if kept >= filed:
-            del self._pending[(kept - filed) * ENTRY_BYTES :]
-            return
-        self._pending.clear()
-        file_count = -(-kept // self._entries_per_file)
-        for first in self._firsts[file_count:]:
-            self._files.remove(self._path(first))
-        del self._firsts[file_count:]
-        self._in_last_file = kept - max(file_count - 1, 0) * self._entries_per_file
-
     def drop_before(self, position: int) -> None:
         """Remove the files whose entries are all before that position."""
         while len(self._firsts) > 1:

@@ -1,4 +1,4 @@
-"""Segments end to end: one stream of bytes, appended at its end, read anywhere, cut at its end, dropped at its start.
+"""Segments end to end: one stream of bytes, appended at its end, read anywhere, dropped at its start.
 
 Knows nothing of what the bytes mean. What is appended in one turn is written with one call (`flush`); a sync is handed
 out as a ticket that the world runs in a thread, and covers all that was written before it was handed out.
@@ -90,11 +90,6 @@ class Journal:
     def bases(self) -> list[int]:
         """The position of each segment's first byte, oldest first."""
         return list(self._bases)
-
-    def segment_end(self, base: int) -> int:
-        """Where a segment's bytes end."""
-        at = self._bases.index(base) + 1
-        return self._bases[at] if at < len(self._bases) else self.end_position
 
     @property
     def is_at_segment_start(self) -> bool:
@@ -231,22 +226,7 @@ class Journal:
         ends = [*self._bases[1:], self.written_position]
         return [Segment(base, end, _OpenedAgain(self, base)) for base, end in zip(self._bases, ends, strict=True)]
 
-    # --- the two ends ------------------------------------------------------------------------------------------
-
-    def cut(self, position: int) -> None:
-        """Forget everything from `position` on: it reads as zeros, durably, when this returns."""
-        self.discard()
-        while len(self._bases) > 1 and self._bases[-1] >= position:
-            self._remove(self._bases.pop())
-        base = self._bases[-1]
-        self._mapped.pop(base, None)
-        file = self.file_of(base)
-        self._heal_from(file, position - base)
-        file.sync()
-        self._disk.sync_dir(files.JOURNAL_DIRECTORY)
-        self._to_sync.pop(base, None)
-        self.end_position = self.written_position = position
-        self.synced_position = min(self.synced_position, position)
+    # --- the start and the end -------------------------------------------------------------------------------------
 
     def drop_first(self) -> None:
         """Remove the oldest segment, which may not be the last."""
