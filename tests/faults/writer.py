@@ -350,12 +350,13 @@ def _shorten_writes(rng: Random) -> None:
 
 def fork_writer(options: Options) -> int:
     """Start a writer as a copy of this process, which must have no threads: much faster than a new one. Its pid."""
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     status = 70
     try:
-        die_with_parent()
+        die_with_parent(parent)
         status = write(options)
     except BaseException as error:
         LedgerPen(options.ledger).line("failed", f"bug: {type(error).__name__}: {error}".replace("\n", " "))
@@ -363,9 +364,12 @@ def fork_writer(options: Options) -> int:
         os._exit(status)
 
 
-def die_with_parent() -> None:
-    """No writer outlives the test that started it."""
+def die_with_parent(parent: int | None = None) -> None:
+    """No writer outlives the test that started it, not even one that ended before this was said."""
+    parent = parent or os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def main() -> int:

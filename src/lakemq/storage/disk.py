@@ -76,6 +76,14 @@ class File(Protocol):
         """
         ...
 
+    def forget_cached(self, position: int) -> None:
+        """Let reads from there on come from the device, as far as that can be had.
+
+        After a failed sync memory may go on showing bytes that are nowhere else; a start must not believe it (F16).
+        What was written and not synced yet stays as it is.
+        """
+        ...
+
     def sync(self) -> None:
         """Make all bytes durable that were written before the call began. An OSError is final (R3)."""
         ...

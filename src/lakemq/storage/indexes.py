@@ -33,7 +33,8 @@ class Indexes:
         self._files = index_files
         self._journal = journal
         self._by_key = found
-        self._unfiled: dict[Key, PartitionIndex] = {}  # with entries of synced messages in memory
+        # With entries of synced messages in memory: those that recovery had no room to file.
+        self._unfiled = {key: index for key, index in found.items() if index.pending_bytes}
         self._unfiled_bytes = 0  # about: those of failed appends count until the next filing
         self._head: tuple[int, dict[Key, int] | None] = (-1, None)
         self.damage = damage

@@ -14,7 +14,7 @@ from lakemq.storage import files
 from lakemq.storage.disk import Buffer, Disk, File
 from lakemq.storage.walk import Segment
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 
 
 class SyncTicket:
@@ -301,7 +301,7 @@ class Journal:
         file.preallocate(self._segment_bytes)
 
     def _refusal(self, error: OSError) -> WriteError | DiskIOError:
-        if error.errno in _NO_ROOM:
+        if error.errno in NO_ROOM:
             return WriteError(f"there is no room: {error}")
         self.failure = f"a write failed ({error}); restart the broker after the disk is mended"
         self.discard()

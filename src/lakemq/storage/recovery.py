@@ -14,7 +14,7 @@ from lakemq.storage.disk import Disk, File, Lock
 from lakemq.storage.index import PartitionIndex
 from lakemq.storage.index_files import IndexFileCache
 from lakemq.storage.indexes import entries_of
-from lakemq.storage.journal import Journal
+from lakemq.storage.journal import NO_ROOM, Journal
 from lakemq.storage.journal_record import (
     HEADER_BYTES,
     SURVIVES_BAD_SECTORS,
@@ -50,7 +50,12 @@ def open_group(disk: Disk, config: StorageConfig | None = None) -> PartitionGrou
             _begin(disk)
         else:
             disk.sync_dir("")  # what an earlier start named before it was killed is seen, and perhaps not durable
-        return _Recovery(disk, config).run(lock)
+        recovery = _Recovery(disk, config)
+        try:
+            return recovery.run(lock)
+        except BaseException:
+            recovery.close()
+            raise
     except BaseException:
         lock.release()
         raise
@@ -96,10 +101,11 @@ class _Recovery:
         self._has_table = False  # without one, a partition's first record tells its first index
         self._synced_position = 0  # as the newest record or checkpoint claims it
         self._pending_bytes = 0
+        self._journal: Journal | None = None
 
     def run(self, lock: Lock) -> PartitionGroup:
         """Everything, up to a new checkpoint."""
-        journal = Journal(
+        journal = self._journal = Journal(
             self._disk,
             segment_bytes=self._config.segment_bytes,
             open_files_max=self._config.open_segments_max,
@@ -147,6 +153,14 @@ class _Recovery:
         except OSError as error:  # on a full disk there is still much to read
             self._notes.append(f"no checkpoint could be written: {error}")
 
+    def close(self) -> None:
+        """Give all files back after a start that failed."""
+        for file in self._files.values():
+            file.close()
+        self._index_files.close()
+        if self._journal is not None:
+            self._journal.close()
+
     # --- what is there -----------------------------------------------------------------------------------------
 
     def _usable(self, state: tuple[int, bytes] | None) -> Checkpoint | None:
@@ -170,13 +184,22 @@ class _Recovery:
                 self._quarantine(f"{files.JOURNAL_DIRECTORY}/{name}", "not a segment's name")
             else:
                 bases.append(base)
-        for number, base in enumerate(bases):
-            file = self._disk.open(f"{files.JOURNAL_DIRECTORY}/{files.segment_name(base)}")
+        for base in bases:
+            self._files[base] = self._disk.open(f"{files.JOURNAL_DIRECTORY}/{files.segment_name(base)}")
+        self._forget_cached_tail()
+        for number, (base, file) in enumerate(self._files.items()):
             end = base + file.size()
             if number + 1 < len(bases):
                 end = min(end, bases[number + 1])  # a finished segment may not have been shortened
-            self._files[base] = file
             self._segments.append(Segment(base, end, file, base + file.data_end()))
+
+    def _forget_cached_tail(self) -> None:
+        """What a failed sync left in memory only must not be believed; writing it again does not save it (F16)."""
+        end = max((base + file.data_end() for base, file in self._files.items()), default=0)
+        doubtful = end - self._config.unsynced_bytes_max - self._config.record_bytes_max
+        for base, file in self._files.items():
+            if base + file.size() > doubtful:
+                file.forget_cached(max(doubtful - base, 0))
 
     # --- the steps ---------------------------------------------------------------------------------------------
 
@@ -198,7 +221,7 @@ class _Recovery:
         journal.attach([segment.base for segment in kept], end)
         for index in self._indexes.values():
             index.visible_index = index.next_index
-            index.flush(end)
+            self._file(index, end)
 
     def _go_on_behind_what_is_lost(self, journal: Journal, position: int) -> None:
         """The checkpoint vouches for more than there is: segments are gone. Their indexes are never given out again."""
@@ -322,8 +345,19 @@ class _Recovery:
         self._pending_bytes += len(entries)
         if self._pending_bytes > self._config.index_pending_bytes_max:
             for one in self._indexes.values():
-                one.flush(found.position + found.header.length)
+                self._file(one, found.position + found.header.length)
             self._pending_bytes = 0
+
+    def _file(self, index: PartitionIndex, position: int) -> None:
+        """Put entries into files; on a full disk they stay in memory, so that what is there can be read (F18)."""
+        try:
+            index.flush(position)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            note = f"no room to file index entries: {error}"
+            if note not in self._notes:
+                self._notes.append(note)
 
     def _index(self, topic: int, partition: int) -> PartitionIndex:
         index = PartitionIndex(self._index_files, topic, partition, self._config.entries_per_file)

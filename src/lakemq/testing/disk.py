@@ -236,6 +236,9 @@ class SimFile(File):
         self._check()
         return self.node.seen.size
 
+    def forget_cached(self, position: int) -> None:
+        self._check(position)  # and no more: this memory goes on pretending, the worse of two cases
+
     def data_end(self) -> int:
         return self.size()  # a file system that cannot tell
 

@@ -144,6 +144,10 @@ class RealFile(File):
             raise
         return size
 
+    def forget_cached(self, position: int) -> None:
+        page_start = position // mmap.PAGESIZE * mmap.PAGESIZE
+        os.posix_fadvise(self._fd, page_start, 0, os.POSIX_FADV_DONTNEED)
+
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
 
