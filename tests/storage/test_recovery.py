@@ -770,6 +770,24 @@ def test_F25_segments_that_are_gone_take_their_messages_and_no_others_and_no_ind
         engine.disk.lose_process()
 
 
+def test_F17_what_was_damaged_and_can_be_read_again_is_not_damaged_for_ever():
+    engine = many_segments()
+    hit = next(one for one in engine.group.records(0, engine.group.journal.end_position) if one.header.type == 1)
+    engine.group.abandon()
+    base = max(base for base in engine.group.journal.bases() if base <= hit.position)
+    node = engine.disk.open(segment_path(base)).node
+    node.damage(hit.position - base + 100, 1)
+    engine.disk.remove("checkpoint")
+    engine.disk.remove("checkpoint.old")
+    group = open_group(engine.disk, TINY)
+    assert group.damage == [DamagedRange(hit.position, hit.position + hit.header.length)]
+    group.close()
+    node.damage(hit.position - base + 100, 1)  # the same bit once more: the disk has come to its senses
+    engine.open()
+    assert engine.group.damage == []
+    engine.check()
+
+
 # F03: recovery that is itself killed.
 
 

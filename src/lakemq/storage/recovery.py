@@ -117,6 +117,9 @@ class _Recovery:
         if self._segments:
             if checkpoint is not None and not self._speaks_of_this_journal(checkpoint):
                 checkpoint = None
+            if checkpoint is not None and any(map(self._is_readable_again, checkpoint.tables.damage)):
+                self._notes.append("a part of the journal that was damaged can be read again: everything is read anew")
+                checkpoint = None
             self._recover(journal, checkpoint)
         elif checkpoint is not None and checkpoint.position > 0:
             raise ForeignDirectoryError("the checkpoint knows of a journal, but there is no segment: restore them")
@@ -175,6 +178,15 @@ class _Recovery:
             return True
         self._notes.append(f"checkpoint at position {checkpoint.position} is from before this journal: not used")
         return False
+
+    def _is_readable_again(self, damage: DamagedRange) -> bool:
+        """Whether whole records fill a range that was noted as damaged: a disk's error may pass."""
+        position = damage.start
+        for found in Walk(self._segments, search_bytes=0).records(position):
+            position = found.position + found.header.length
+            if position >= damage.end:
+                break
+        return position == damage.end
 
     def _find_segments(self) -> None:
         bases = []
