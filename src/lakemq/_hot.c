@@ -12,6 +12,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the tables below are for little-endian machines; elsewhere the definitions in Python serve"
+#endif
+
 #if defined(__x86_64__) && defined(__GNUC__)
 #define HAS_CARRYLESS 1
 #include <immintrin.h>
@@ -45,7 +49,7 @@ static void make_crc_tables(void) {
             crc_table[k][n] = crc_table[0][crc_table[k - 1][n] & 0xFF] ^ crc_table[k - 1][n] >> 8;
 }
 
-/* Eight bytes a step. `c` is the inverted state. (x86 and arm64 Linux are little-endian.) */
+/* Eight bytes a step. `c` is the inverted state. */
 static uint32_t crc_by_table(uint32_t c, const uint8_t *p, size_t n) {
     while (n >= 8) {
         uint32_t low, high;
