@@ -20,7 +20,7 @@ from fix_disk import get, put
 from fix_storage import TINY, A, B, Engine, segment_path
 from lakemq.checksum import crc32
 from lakemq.errors import WriteError
-from lakemq.storage import fetch, index, journal, journal_record, partition_group, recovery, state_file, walk
+from lakemq.storage import directory, fetch, index, journal, journal_record, partition_group, recovery, state_file, walk
 from lakemq.storage.checkpoint import CheckpointTicket
 from lakemq.storage.files import CHECKPOINT
 from lakemq.storage.index import ENTRY_BYTES, PartitionIndex
@@ -501,7 +501,7 @@ def state_renamed_before_it_is_synced(patch: Patch) -> None:
         file.sync()
         disk.sync_dir("")
 
-    for module in (state_file, recovery):
+    for module in (state_file, directory):
         patch.setattr(module, "write_state", write_unsynced)
     patch.setitem(globals(), "write_state", write_unsynced)
 

@@ -15,10 +15,11 @@ from lakemq.errors import IndexOutOfRangeError, ReadError
 from lakemq.message import BatchItem, BatchMessage, Message
 from lakemq.record import scan
 from lakemq.storage.config import StorageConfig
+from lakemq.storage.directory import ForeignDirectoryError
 from lakemq.storage.files import segment_base, segment_name
 from lakemq.storage.journal_record import RecordType
 from lakemq.storage.partition_group import PartitionGroup
-from lakemq.storage.recovery import ForeignDirectoryError, open_group
+from lakemq.storage.recovery import open_group
 from lakemq.testing.content import FileNode
 from lakemq.testing.disk import SimDisk
 from lakemq.testing.storage_model import Key, Oracle, Stored, ViolationError

@@ -3,7 +3,7 @@
 import pytest
 
 from lakemq.errors import LakeMQError
-from lakemq.storage.recovery import ForeignDirectoryError
+from lakemq.storage.directory import ForeignDirectoryError
 from planted import PLANTED
 
 CHECKS = list(dict.fromkeys(bug.caught_by for bug in PLANTED))

@@ -10,10 +10,11 @@ import pytest
 from fix_disk import DISKS, dump, get, put
 from fix_storage import TINY, A, B, C, Engine, block, read_all, run_sync, segment_path
 from lakemq.errors import IndexOutOfRangeError, ReadError
+from lakemq.storage.directory import FORMAT_VERSION, ForeignDirectoryError
 from lakemq.storage.disk import DirectoryLockedError
 from lakemq.storage.index import ENTRY_BYTES
 from lakemq.storage.journal_record import HEADER_BYTES, RecordType
-from lakemq.storage.recovery import FORMAT_VERSION, ForeignDirectoryError, open_group
+from lakemq.storage.recovery import open_group
 from lakemq.storage.state_file import read_state, write_state
 from lakemq.storage.tables import DamagedRange
 from lakemq.testing.crash import MODES

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from lakemq.storage import files
 from lakemq.storage.config import StorageConfig
+from lakemq.storage.directory import ForeignDirectoryError, begin, is_new
 from lakemq.storage.disk import Disk, File, Lock
 from lakemq.storage.index import PartitionIndex
 from lakemq.storage.index_files import IndexFileCache
@@ -23,18 +24,12 @@ from lakemq.storage.journal_record import (
     unpack_header,
 )
 from lakemq.storage.partition_group import PartitionGroup, Recovered
-from lakemq.storage.state_file import read_state, write_state
+from lakemq.storage.state_file import read_state
 from lakemq.storage.tables import Checkpoint, DamagedRange, Tables, TermRow
 from lakemq.storage.walk import Found, Segment, Walk, first_indexes_of
 
-FORMAT_VERSION = 1
-_FORMAT_NAME = b"lakemq-data "
 _KEPT_TAIL_BYTES = 64 << 20
 _REWRITE_BYTES = 8 << 20
-
-
-class ForeignDirectoryError(Exception):
-    """This directory is not ours to touch: a newer format, or files without one."""
 
 
 def open_group(disk: Disk, config: StorageConfig | None = None) -> PartitionGroup:
@@ -43,11 +38,11 @@ def open_group(disk: Disk, config: StorageConfig | None = None) -> PartitionGrou
     ForeignDirectoryError or DirectoryLockedError leave it as it was (F07); OSError means the disk does not let us.
     """
     config = config or StorageConfig()
-    is_new = _check_format(disk)
+    begins = is_new(disk)
     lock = disk.lock(files.LOCK)
     try:
-        if is_new:
-            _begin(disk)
+        if begins:
+            begin(disk)
         else:
             disk.sync_dir("")  # what an earlier start named before it was killed is seen, and perhaps not durable
         recovery = _Recovery(disk, config)
@@ -59,30 +54,6 @@ def open_group(disk: Disk, config: StorageConfig | None = None) -> PartitionGrou
     except BaseException:
         lock.release()
         raise
-
-
-def _check_format(disk: Disk) -> bool:
-    """True for a directory with nothing in it yet."""
-    state = read_state(disk, files.FORMAT)
-    if state is not None:
-        name, _, version = state[1].partition(b" ")
-        if name + b" " != _FORMAT_NAME or not version.isdigit():
-            raise ForeignDirectoryError(f"the format file says {state[1]!r}")
-        if int(version) > FORMAT_VERSION:
-            raise ForeignDirectoryError(f"the data are of format {int(version)}, this program knows {FORMAT_VERSION}")
-        return False
-    strangers = [name for name in disk.names("") if name not in (files.LOCK, files.FORMAT + ".new")]
-    if any(disk.names(name) if disk.is_dir(name) else True for name in strangers):
-        raise ForeignDirectoryError(f"there is no format file, but there are {', '.join(strangers[:5])}")
-    return True
-
-
-def _begin(disk: Disk) -> None:
-    """Directories first, durably; the format file says that they are there."""
-    for name in (files.JOURNAL_DIRECTORY, files.INDEX_DIRECTORY, files.QUARANTINE_DIRECTORY):
-        disk.make_dir(name)
-    disk.sync_dir("")
-    write_state(disk, files.FORMAT, 1, _FORMAT_NAME + str(FORMAT_VERSION).encode())
 
 
 class _Recovery:
