@@ -112,6 +112,7 @@ def system_packages() -> None:
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         print(f"not installed: {', '.join(missing)}; the tests that need them will skip and say so")
         return
+    os.environ["DEBIAN_FRONTEND"] = "noninteractive"  # nobody is there to answer questions
     run("apt-get", "update", "-qq")
     run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing)
 
