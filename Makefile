@@ -15,7 +15,7 @@ help:
 	@echo "make quick   tests that take milliseconds each (under a minute)"
 	@echo "make format | lint | types | layers | check"
 	@echo "make bench   every benchmark, quick form;  make fuzz   1 000 000 mutated frames"
-	@echo "make faults  10 000 crash states, 1 000 kills, 300 power cuts (as root), about 15 minutes"
+	@echo "make faults  10 000 crash states, 1 000 kills, 300 power cuts (as root), about 7 minutes"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
