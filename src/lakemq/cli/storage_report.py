@@ -1,7 +1,7 @@
 """What `lakemq storage` prints: a survey of a data directory as tables, findings, JSON or records."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -71,7 +71,7 @@ def _look(directory: Path) -> Survey:
 
 
 @contextmanager
-def _progress() -> Iterator:  # type: ignore[type-arg]
+def _progress() -> Iterator[Callable[[int, int], None]]:
     """A bar on a terminal, nothing elsewhere."""
     console = Console(stderr=True)
     columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())

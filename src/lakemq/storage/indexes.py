@@ -1,6 +1,7 @@
 """All indexes of a group: one per partition, filed after a sync, made again when one turns out to be damaged."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeVar
 
 from lakemq.errors import ReadError
@@ -131,7 +132,7 @@ class Indexes:
         """The journal begins there now."""
         self.damage = [one for one in self.damage if one.end > position]
         for index in self._by_key.values():
-            self.mended(index, lambda index=index: index.drop_before(position))  # type: ignore[misc]
+            self.mended(index, partial(index.drop_before, position))
 
     def mended(self, index: PartitionIndex, ask: Callable[[], _T]) -> _T:
         """What `ask` says; if the index turns out to be damaged it is made again from the journal first (F22)."""
