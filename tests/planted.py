@@ -7,7 +7,9 @@ A test suite is believed as far as it catches these (`tests/storage/test_planted
 """
 
 import contextlib
+import dataclasses
 import errno
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
@@ -15,7 +17,6 @@ from random import Random
 import pytest
 
 from faults.bit_flips import Flips
-from faults.crash_states import Store
 from fix_disk import get, put
 from fix_storage import TINY, A, B, Engine, segment_path
 from lakemq.checksum import crc32
@@ -23,6 +24,7 @@ from lakemq.errors import WriteError
 from lakemq.storage import directory, fetch, index, journal, journal_record, partition_group, recovery, state_file, walk
 from lakemq.storage.checkpoint import CheckpointTicket
 from lakemq.storage.files import CHECKPOINT
+from lakemq.storage.fold import Refolding, SnapshotParts
 from lakemq.storage.index import ENTRY_BYTES, PartitionIndex
 from lakemq.storage.indexes import Indexes
 from lakemq.storage.journal import Journal, SyncTicket
@@ -31,9 +33,12 @@ from lakemq.storage.partition_group import PartitionGroup
 from lakemq.storage.recovery import _Recovery, open_group
 from lakemq.storage.retention import count_droppable
 from lakemq.storage.state_file import read_state, write_state
-from lakemq.storage.survey import survey
+from lakemq.storage.survey import records, survey
+from lakemq.storage.tables import Checkpoint, Folded
 from lakemq.storage.walk import Walk
 from lakemq.testing.disk import PowerLost, SimDisk
+from lakemq.testing.storage_model import TallyFold
+from storage.fix_fold import FoldEngine, FoldStore
 
 Patch = pytest.MonkeyPatch
 FULL = OSError(errno.ENOSPC, "planned")
@@ -66,7 +71,7 @@ def find(name: str) -> PlantedBug:
 def random_crashes() -> None:
     """A short run of what `test_crash_states` does at length."""
     for seed in range(40):
-        Store(seed).run()
+        FoldStore(seed).run()
 
 
 def flipped_bits() -> None:
@@ -181,9 +186,8 @@ def a_refused_roll() -> None:
         engine.disk.fail("preallocate", FULL)
         with contextlib.suppress(WriteError):
             engine.append(A, b"x" * 1500)
-        with contextlib.suppress(WriteError):
-            engine.group.flush()
-        engine.oracle.refuse()
+        engine.flush()
+        engine.sync()
         engine.check()
         engine.put(B, b"small enough for the old segment")
         engine.lose_power(seed)
@@ -230,9 +234,7 @@ def retention() -> None:
     engine.group.let_go("archive")
     engine.drop(0)
     engine.disk.lose_process()
-    for name in engine.disk.names(""):
-        if name.startswith(CHECKPOINT):
-            engine.disk.remove(name)
+    remove_checkpoints(engine.disk)
     engine.open()
     engine.put(B, b"again")
     assert engine.oracle.records[-1].first_index == 1
@@ -257,6 +259,121 @@ def an_unknown_file() -> None:
     engine.open()
     kept = {get(engine.disk, f"quarantine/{name}") for name in engine.disk.names("quarantine")}
     assert b"whose is this?" in kept
+
+
+def damaged_parts_of_a_snapshot() -> None:
+    """F21: half of the parts are no snapshot, where no other one is left."""
+    engine = FoldEngine(padding_bytes=1290)
+    engine.fill_segment()
+    engine.put(A, b"x" * 1500)
+    engine.drop(0)
+    for _ in range(3):
+        engine.put(B, b"which shows that it was synced")
+    table, *parts = itertools.islice(records(engine.disk), 4)
+    assert [one.header.type for one in parts] == [RecordType.SNAPSHOT] * 3
+    engine.disk.open(segment_path(table.position)).node.damage(parts[1].position - table.position + 90, 1)
+    remove_checkpoints(engine.disk)
+    engine.disk.lose_process()
+    fold = TallyFold()
+    open_group(engine.disk, TINY, fold)
+    assert fold.record_count == 4, "what is behind the damage, and nothing else"
+
+
+def half_a_head() -> None:
+    """F13: it is made again before all depends on it."""
+    engine = FoldEngine(padding_bytes=1290)
+    engine.fill_segment()
+    engine.append(A, b"x" * 1500)
+    engine.flush()
+    base = engine.group.journal.bases()[-1]
+    third = next(itertools.islice(records(engine.disk, base), 2, None))
+    engine.disk.open(segment_path(base)).truncate(third.position - base)
+    engine.disk.lose_process()
+    engine.open(is_power_lost=True)
+    engine.put(A, b"after")
+    engine.drop(0)
+    assert engine.group.journal.first_position == base
+    remove_checkpoints(engine.disk)
+    engine.kill()
+
+
+def a_lost_checkpoint_after_retention() -> None:
+    """F23: the head of the oldest segment tells what was before it, from the moment that is dropped."""
+    for has_head in (False, True):
+        engine = FoldEngine()
+        engine.fill_segment()
+        engine.append(A, b"x" * 1500)
+        engine.disk.fail("write", FULL, path_contains="journal/")
+        with contextlib.suppress(WriteError):
+            engine.flush()
+        engine.refuse()
+        engine.sync()
+        engine.drop(0)
+        if has_head:
+            engine.put(B, b"after")
+            assert engine.drop(0) == 1
+        remove_checkpoints(engine.disk)
+        engine.kill()
+
+
+def a_snapshot_from_behind_the_end() -> None:
+    """A checkpoint that was ahead of the journal when the power went: its snapshot is not believed."""
+    engine = FoldEngine()
+    engine.put(A, b"synced")
+    checkpoint = engine.group.begin_checkpoint()
+    checkpoint.run()
+    sequence, content = read_state(engine.disk, CHECKPOINT)
+    engine.append(A, b"lost")
+    engine.flush()
+    ahead = dataclasses.replace(
+        Checkpoint.unpack(content), folded=Folded(engine.group.journal.end_position, engine.fold.snapshot())
+    )
+    write_state(engine.disk, CHECKPOINT, sequence + 1, ahead.pack())
+    engine.lose_power(1, "nothing")
+
+
+def a_sync_within_a_turn() -> None:
+    """What it says of the fold must not be what this turn has appended, and loses again."""
+    engine = FoldEngine(config=dataclasses.replace(TINY, checkpoint_bytes=100))
+    engine.put(A, b"x" * 300)
+    engine.append(A, b"y" * 300)
+    engine.flush()
+    engine.append(B, b"of a turn that fails")
+    ticket = engine.group.begin_sync()
+    ticket.run()
+    engine.group.end_sync(ticket)
+    engine.oracle.sync(ticket.position)
+    engine.disk.fail("write", FULL, path_contains="journal/")
+    with contextlib.suppress(WriteError):
+        engine.flush()
+    engine.refuse()
+    engine.append(B, b"not synced")
+    engine.flush()
+    engine.checkpoint()
+    engine.lose_power(1, "nothing")
+
+
+def facts_on_a_full_disk() -> None:
+    """F18: a full disk takes facts for a while when it takes no messages any more."""
+    engine = Engine()
+    engine.disk.capacity_bytes = 1 << 40
+    engine.disk.capacity_bytes = engine.disk.capacity_bytes - engine.disk.free_bytes()
+    with contextlib.suppress(WriteError):
+        while True:
+            engine.put(A, b"m")
+    for number in range(12):
+        engine.append_control(RecordType.ACK, b"%d" % number)
+        with contextlib.suppress(WriteError):
+            engine.append(A, b"m")
+    engine.flush()
+    engine.sync()
+    engine.lose_power(1, "nothing")
+
+
+def remove_checkpoints(disk: SimDisk) -> None:
+    for name in disk.names(""):
+        if name.startswith(CHECKPOINT):
+            disk.remove(name)
 
 
 def state_files() -> None:
@@ -458,14 +575,17 @@ def undo_by_a_length_that_filing_has_changed(patch: Patch) -> None:
     patch.setattr(PartitionIndex, "undo", undo)
 
 
-def failed_roll_keeps_the_first_half_of_the_turn(patch: Patch) -> None:
-    roll = Journal.roll
+def failed_roll_forgets_the_first_half_of_the_turn(patch: Patch) -> None:
+    roll = PartitionGroup._roll
 
-    def flush_first(self):
-        self.flush()
-        roll(self)
+    def forget(self):
+        try:
+            roll(self)
+        except WriteError:
+            self._take_back()
+            raise
 
-    patch.setattr(Journal, "roll", flush_first)
+    patch.setattr(PartitionGroup, "_roll", forget)
 
 
 def removal_after_a_failed_roll_not_synced(patch: Patch) -> None:
@@ -477,7 +597,7 @@ def removal_after_a_failed_roll_not_synced(patch: Patch) -> None:
 
 
 def no_table_at_the_head_of_a_segment(patch: Patch) -> None:
-    patch.setattr(PartitionGroup, "_put_table", lambda self, term, now_ms: None)
+    patch.setattr(PartitionGroup, "_put_table", lambda self, table, term, now_ms: None)
 
 
 def retention_ignores_holders(patch: Patch) -> None:
@@ -504,6 +624,91 @@ def state_renamed_before_it_is_synced(patch: Patch) -> None:
     for module in (state_file, directory):
         patch.setattr(module, "write_state", write_unsynced)
     patch.setitem(globals(), "write_state", write_unsynced)
+
+
+def records_before_the_snapshot_told_again(patch: Patch) -> None:
+    begin_with = Refolding.begin_with
+
+    def begin_earlier(self, folded):
+        begin_with(self, folded)
+        self.position = 0
+
+    walk_from = _Recovery._walk
+
+    def walk(self, position, *rest):
+        return walk_from(self, max(position, self._segments[0].base), *rest)
+
+    patch.setattr(Refolding, "begin_with", begin_earlier)
+    patch.setattr(_Recovery, "_walk", walk)
+
+
+def messages_not_told_to_the_fold(patch: Patch) -> None:
+    add = Refolding.add
+
+    def add_facts(self, found):
+        if found.header.type != RecordType.MESSAGES:
+            add(self, found)
+
+    patch.setattr(Refolding, "add", add_facts)
+
+
+def records_up_to_the_checkpoint_not_told(patch: Patch) -> None:
+    def fold_up_to(self, checkpoint):
+        if checkpoint.folded is None:
+            self._refolding.begin(checkpoint.position)
+        else:
+            self._refolding.begin_with(checkpoint.folded)
+
+    patch.setattr(_Recovery, "_fold_up_to", fold_up_to)
+
+
+def snapshot_of_the_checkpoint_not_restored(patch: Patch) -> None:
+    def begin_with(self, folded):
+        self._begin(Folded(folded.position, b""), is_at_start=False)
+
+    patch.setattr(Refolding, "begin_with", begin_with)
+
+
+def snapshot_of_the_head_not_restored(patch: Patch) -> None:
+    patch.setattr(Refolding, "_add_part", lambda self, payload: None)
+    patch.setattr(Refolding, "half_head", lambda self: None)
+
+
+def checkpoint_with_a_snapshot_of_what_is_not_synced(patch: Patch) -> None:
+    patch.setattr(PartitionGroup, "_foldable_position", property(lambda self: self._journal.synced_position))
+
+
+def snapshot_from_behind_the_end_believed(patch: Patch) -> None:
+    patch.setattr(_Recovery, "_fold_again", lambda self, end: None)
+
+
+def snapshot_taken_within_a_turn(patch: Patch) -> None:
+    patch.setattr(PartitionGroup, "_is_between_turns", property(lambda self: True))
+
+
+def half_of_the_parts_taken_for_a_snapshot(patch: Patch) -> None:
+    patch.setattr(SnapshotParts, "is_whole", property(lambda self: bool(self._pieces)))
+
+
+def half_a_head_left_as_it_is(patch: Patch) -> None:
+    patch.setattr(_Recovery, "_end_without_half_a_head", lambda self, start, end: end)
+
+
+def segment_dropped_before_the_head_behind_it_is_there(patch: Patch) -> None:
+    def drop_too_early(finished, end_position, policy, now_ms, held_positions, covered_position):
+        return count_droppable(finished, end_position, policy, now_ms, held_positions, covered_position + 1)
+
+    patch.setattr(partition_group, "count_droppable", drop_too_early)
+
+
+def reserve_not_kept(patch: Patch) -> None:
+    fits = Journal.fits
+    patch.setattr(Journal, "fits", lambda self, size, may_use_reserve=False: fits(self, size, may_use_reserve=True))
+
+
+def facts_may_not_use_the_reserve(patch: Patch) -> None:
+    fits = Journal.fits
+    patch.setattr(Journal, "fits", lambda self, size, may_use_reserve=False: fits(self, size))
 
 
 def journal_closes_nothing(patch: Patch) -> None:
@@ -543,11 +748,38 @@ PLANTED = [
         undo_by_a_length_that_filing_has_changed,
         a_turn_refused_after_a_filing,
     ),
-    PlantedBug("failed roll keeps half of the turn", failed_roll_keeps_the_first_half_of_the_turn, a_refused_roll),
+    PlantedBug("failed roll forgets half of the turn", failed_roll_forgets_the_first_half_of_the_turn, a_refused_roll),
     PlantedBug("removal after a failed roll not synced", removal_after_a_failed_roll_not_synced, a_refused_roll),
     PlantedBug("no table at the head of a segment", no_table_at_the_head_of_a_segment, retention),
     PlantedBug("retention ignores holders", retention_ignores_holders, retention),
     PlantedBug("unknown files deleted", unknown_files_deleted, an_unknown_file),
     PlantedBug("state renamed before it is synced", state_renamed_before_it_is_synced, state_files),
     PlantedBug("the journal closes no file", journal_closes_nothing, open_files),
+    PlantedBug("records before the snapshot told again", records_before_the_snapshot_told_again, random_crashes),
+    PlantedBug("messages not told to the fold", messages_not_told_to_the_fold, random_crashes),
+    PlantedBug("records up to the checkpoint not told", records_up_to_the_checkpoint_not_told, random_crashes),
+    PlantedBug("snapshot of the checkpoint not restored", snapshot_of_the_checkpoint_not_restored, random_crashes),
+    PlantedBug(
+        "snapshot of the head not restored", snapshot_of_the_head_not_restored, a_lost_checkpoint_after_retention
+    ),
+    PlantedBug(
+        "checkpoint with a snapshot of what is not synced",
+        checkpoint_with_a_snapshot_of_what_is_not_synced,
+        random_crashes,
+    ),
+    PlantedBug(
+        "snapshot from behind the end believed", snapshot_from_behind_the_end_believed, a_snapshot_from_behind_the_end
+    ),
+    PlantedBug("snapshot taken within a turn", snapshot_taken_within_a_turn, a_sync_within_a_turn),
+    PlantedBug(
+        "half of the parts taken for a snapshot", half_of_the_parts_taken_for_a_snapshot, damaged_parts_of_a_snapshot
+    ),
+    PlantedBug("half a head left as it is", half_a_head_left_as_it_is, half_a_head),
+    PlantedBug(
+        "segment dropped before the head behind it is there",
+        segment_dropped_before_the_head_behind_it_is_there,
+        a_lost_checkpoint_after_retention,
+    ),
+    PlantedBug("reserve not kept", reserve_not_kept, facts_on_a_full_disk),
+    PlantedBug("facts may not use the reserve", facts_may_not_use_the_reserve, facts_on_a_full_disk),
 ]

@@ -311,6 +311,17 @@ static PyObject *hot_scan(PyObject *self, PyObject *const *args, Py_ssize_t n) {
     return Py_BuildValue("(LiL)", (long long)at, partition, (long long)index_count);
 }
 
+static inline void stamp_one(uint8_t *m, const Parts *parts, int64_t partition, int64_t index, int64_t term, int64_t now) {
+    put16(m + PARTITION, (uint16_t)partition);
+    put64(m + INDEX, (uint64_t)index);
+    put32(m + TERM, (uint32_t)term);
+    int64_t sent = (int64_t)get64(m + SEND_TIME), after;
+    if (__builtin_sub_overflow(now, sent, &after)) after = sent < 0 ? INT32_MAX : 0;
+    put32(m + STORE_TIME, (uint32_t)(after < 0 ? 0 : after > INT32_MAX ? INT32_MAX : after));
+    int64_t crc = (int64_t)get64(m + CRC);
+    if (crc == 0 || crc == -1) put64(m + CRC, crc32_of(0, m + BODY + 4, (size_t)parts->body_bytes));
+}
+
 /* stamp(data, start, count, partition, index, term, now_ms) -> next index; the messages were scanned before */
 static PyObject *hot_stamp(PyObject *self, PyObject *const *args, Py_ssize_t n) {
     int64_t a[6];
@@ -328,14 +339,7 @@ static PyObject *hot_stamp(PyObject *self, PyObject *const *args, Py_ssize_t n) 
         Parts parts;
         ok = find_parts(m, data.len - at, &parts);
         if (!ok) break;
-        put16(m + PARTITION, (uint16_t)partition);
-        put64(m + INDEX, (uint64_t)index);
-        put32(m + TERM, (uint32_t)term);
-        int64_t sent = (int64_t)get64(m + SEND_TIME), after;
-        if (__builtin_sub_overflow(now, sent, &after)) after = sent < 0 ? INT32_MAX : 0;
-        put32(m + STORE_TIME, (uint32_t)(after < 0 ? 0 : after > INT32_MAX ? INT32_MAX : after));
-        int64_t crc = (int64_t)get64(m + CRC);
-        if (crc == 0 || crc == -1) put64(m + CRC, crc32_of(0, m + BODY + 4, (size_t)parts.body_bytes));
+        stamp_one(m, &parts, partition, index, term, now);
         index += get16(m + SYSTEM_CODE) & BATCH ? (int16_t)get16(m + FLAG) : 1;
         at += parts.length;
     }
@@ -366,6 +370,24 @@ static uint32_t tag_hash(const uint8_t *p, int64_t n) {
     return hash < 2 ? 2 : hash;
 }
 
+/* The entry of one stamped message, into `e`; how many indexes it takes. */
+static inline int64_t entry_of(uint8_t *e, const uint8_t *m, const Parts *parts, int64_t position, int64_t left,
+                               int64_t record_offset, uint32_t record_length, int64_t store_time) {
+    int is_batch = get16(m + SYSTEM_CODE) & BATCH;
+    uint16_t count = is_batch ? get16(m + FLAG) : 1;
+    memcpy(e, m + INDEX, 8);
+    put64(e + 8, (uint64_t)position);
+    put32(e + 16, (uint32_t)parts->length);
+    put16(e + 20, count);
+    put16(e + 22, (uint16_t)left);
+    put32(e + 24, is_batch ? UNKNOWN_TAG : tag_hash(m + parts->attributes, parts->attributes_bytes));
+    put32(e + 28, (uint32_t)record_offset);
+    put32(e + 32, record_length);
+    put64(e + 36, (uint64_t)store_time);
+    put32(e + ENTRY_CRC, crc32_of(0, e, ENTRY_CRC));
+    return count;
+}
+
 /* make_entries(data, start, count, position, record_offset, record_length, store_time_ms) -> bytes */
 static PyObject *hot_make_entries(PyObject *self, PyObject *const *args, Py_ssize_t n) {
     int64_t a[6];
@@ -386,18 +408,8 @@ static PyObject *hot_make_entries(PyObject *self, PyObject *const *args, Py_ssiz
         Parts parts;
         ok = find_parts(m, data.len - at, &parts);
         if (!ok) break;
-        int is_batch = get16(m + SYSTEM_CODE) & BATCH;
         int64_t into = at - a[0];
-        memcpy(e, m + INDEX, 8);
-        put64(e + 8, (uint64_t)(position + into));
-        put32(e + 16, (uint32_t)parts.length);
-        put16(e + 20, is_batch ? get16(m + FLAG) : 1);
-        put16(e + 22, (uint16_t)left);
-        put32(e + 24, is_batch ? UNKNOWN_TAG : tag_hash(m + parts.attributes, parts.attributes_bytes));
-        put32(e + 28, (uint32_t)(record_offset + into));
-        put32(e + 32, (uint32_t)a[4]);
-        put64(e + 36, (uint64_t)a[5]);
-        put32(e + ENTRY_CRC, crc32_of(0, e, ENTRY_CRC));
+        entry_of(e, m, &parts, position + into, left, record_offset + into, (uint32_t)a[4], a[5]);
         at += parts.length;
     }
     PyBuffer_Release(&data);
@@ -411,7 +423,8 @@ static PyObject *hot_make_entries(PyObject *self, PyObject *const *args, Py_ssiz
 
 /* ---- journal records ----------------------------------------------------------------------------------------------- */
 
-enum { HEADER_BYTES = 76, HEADER_CRC = 72, PAYLOAD_CRC = 68, RECORD_MAGIC = 0x4C4D5152, RECORD_FORMAT = 1 };
+enum { HEADER_BYTES = 76, HEADER_CRC = 72, PAYLOAD_CRC = 68, RECORD_MAGIC = 0x4C4D5152, RECORD_FORMAT = 1,
+       MESSAGES_TYPE = 1 };
 
 /* The bytes may be those of a mapped file, and a disk that cannot give them answers with SIGBUS. Where this thread is
  * looking at such bytes the signal leads back here; anywhere else it means what it always does. */
@@ -462,6 +475,213 @@ static PyObject *hot_whole_records(PyObject *self, PyObject *const *args, Py_ssi
     return PyLong_FromLongLong(found);
 }
 
+/* make_record(messages, count, partition, first_index, term, now_ms, topic, position, synced_position, address)
+ *     -> (header, entries, next_index); the messages were scanned before */
+static PyObject *hot_make_record(PyObject *self, PyObject *const *args, Py_ssize_t n) {
+    int64_t a[8];
+    if (!wants("make_record", n, 10) || !numbers(args + 1, 8, a)) return NULL;
+    int64_t count = a[0], partition = a[1], first = a[2], term = a[3], now = a[4], topic = a[5], position = a[6];
+    char *address;
+    Py_ssize_t address_bytes;
+    if (PyBytes_AsStringAndSize(args[9], &address, &address_bytes)) return NULL;
+    if (partition != (int16_t)partition || term != (int32_t)term || topic != (int32_t)topic || address_bytes != 16 ||
+        count < 0 || count > UINT16_MAX) {
+        PyErr_SetString(PyExc_ValueError, "make_record: something is out of range");
+        return NULL;
+    }
+    Py_buffer data;
+    if (PyObject_GetBuffer(args[0], &data, PyBUF_WRITABLE)) return NULL;
+    PyObject *header = PyBytes_FromStringAndSize(NULL, HEADER_BYTES);
+    PyObject *entries = PyBytes_FromStringAndSize(NULL, count * ENTRY_BYTES);
+    PyObject *found = NULL;
+    int64_t index = first, at = 0;
+    int ok = header != NULL && entries != NULL;
+    uint8_t *e = ok ? (uint8_t *)PyBytes_AS_STRING(entries) : NULL;
+    uint32_t length = (uint32_t)(HEADER_BYTES + data.len);
+    for (int64_t left = count - 1; ok && left >= 0; left--, e += ENTRY_BYTES) {
+        uint8_t *m = (uint8_t *)data.buf + at;
+        Parts parts;
+        if (!(ok = find_parts(m, data.len - at, &parts))) break;
+        stamp_one(m, &parts, partition, index, term, now);
+        index += entry_of(e, m, &parts, position + HEADER_BYTES + at, left, HEADER_BYTES + at, length, now);
+        at += parts.length;
+    }
+    if (ok && at == data.len) {
+        uint8_t *h = (uint8_t *)PyBytes_AS_STRING(header), place[8];
+        put32(h, length);
+        put32(h + 4, RECORD_MAGIC);
+        h[8] = RECORD_FORMAT;
+        h[9] = MESSAGES_TYPE;
+        put16(h + 10, (uint16_t)partition);
+        put32(h + 12, (uint32_t)term);
+        put32(h + 16, (uint32_t)topic);
+        put32(h + 20, (uint32_t)count);
+        put64(h + 24, (uint64_t)first);
+        put32(h + 32, (uint32_t)(index - first));
+        put64(h + 36, (uint64_t)now);
+        put64(h + 44, (uint64_t)a[7]);
+        memcpy(h + 52, address, 16);
+        put32(h + PAYLOAD_CRC, crc32_of(0, data.buf, (size_t)data.len));
+        put64(place, (uint64_t)position);
+        put32(h + HEADER_CRC, crc32_of(crc32_of(0, h, HEADER_CRC), place, 8));
+        found = Py_BuildValue("(OOL)", header, entries, (long long)index);
+    } else if (header != NULL && entries != NULL)
+        PyErr_SetString(PyExc_ValueError, "make_record: the messages were not scanned");
+    PyBuffer_Release(&data);
+    Py_XDECREF(header);
+    Py_XDECREF(entries);
+    return found;
+}
+
+/* ---- runs of produce requests ---------------------------------------------------------------------------------------- */
+
+enum { FRAME_MAGIC = 0xCAFEBEBE, PRODUCE = 50, FRAME_HEADER = 23, ACK_HEADER = 26, RESULT_BYTES = 18,
+       RUN_MESSAGES_MAX = 32767, ORDERED = 0x0002, REQUEST_BYTES = 6 };
+
+/* Whether attributes may hold one of produce_run.SPECIAL_ATTRIBUTES. */
+static inline int may_be_special(const uint8_t *p, int64_t n) {
+    return n && (memmem(p, (size_t)n, "UNIQ_ID", 7) != NULL || memmem(p, (size_t)n, "DELIVER_AT", 10) != NULL ||
+                 memmem(p, (size_t)n, "DELAY_LEVEL", 11) != NULL || memmem(p, (size_t)n, "EXPIRE", 6) != NULL);
+}
+
+/* The messages of one request, if all may be stored and none needs a closer look. */
+static int check_messages(const uint8_t *p, int64_t size, int count, int64_t bytes_max, int *partition,
+                          int64_t *index_count) {
+    int64_t at = 0;
+    for (int nth = 0; nth < count; nth++) {
+        const uint8_t *m = p + at;
+        Parts parts;
+        if (!find_parts(m, size - at, &parts)) return 0;
+        int named = (int16_t)get16(m + PARTITION);
+        if (nth == 0) *partition = named;
+        if (named != *partition || !is_allowed(m, &parts, bytes_max, index_count)) return 0;
+        if (named < 0 && get16(m + SYSTEM_CODE) & ORDERED) return 0;
+        if (may_be_special(m + parts.attributes, parts.attributes_bytes)) return 0;
+        at += parts.length;
+    }
+    return at == size;
+}
+
+/* cut_run(view, at, head, prefix, suffix, bytes_max, message_bytes_max)
+ *     -> (end, start, stop, partition, message_count, index_count, requests), or None */
+static PyObject *hot_cut_run(PyObject *self, PyObject *const *args, Py_ssize_t n) {
+    int64_t at, max[2];
+    if (!wants("cut_run", n, 7) || !numbers(args + 1, 1, &at) || !numbers(args + 5, 2, max)) return NULL;
+    char *head, *prefix, *suffix;
+    Py_ssize_t head_bytes, prefix_bytes, suffix_bytes;
+    if (PyBytes_AsStringAndSize(args[2], &head, &head_bytes) || PyBytes_AsStringAndSize(args[3], &prefix, &prefix_bytes) ||
+        PyBytes_AsStringAndSize(args[4], &suffix, &suffix_bytes)) return NULL;
+    Py_buffer data;
+    if (PyObject_GetBuffer(args[0], &data, PyBUF_WRITABLE)) return NULL;
+    uint8_t *p = data.buf;
+    int64_t before = FRAME_HEADER + prefix_bytes + 2, start = at + before, stop = start, index_count = 0;
+    int partition = 0, message_count = 0, request_count = 0, room = 0, ok = at >= 0 && head_bytes == 2;
+    uint8_t *requests = NULL;
+    while (ok && data.len - at >= before) {
+        uint8_t *f = p + at;
+        int64_t length = (int32_t)get32(f), size = length - before - suffix_bytes;
+        if (get32(f + 4) != FRAME_MAGIC || memcmp(f + 8, head, 2) || f[14] != PRODUCE || length > data.len - at ||
+            size < 0 || memcmp(f + FRAME_HEADER, prefix, (size_t)prefix_bytes) ||
+            memcmp(f + length - suffix_bytes, suffix, (size_t)suffix_bytes)) break;
+        int count = (int16_t)get16(f + before - 2), named = 0;
+        int64_t indexes = 0;
+        if (count < 1 || message_count + count > RUN_MESSAGES_MAX || (request_count && stop - start + size > max[0])) break;
+        if (!check_messages(f + before, size, count, max[1], &named, &indexes)) break;
+        if (request_count && named != partition) break;
+        if (request_count == room) {
+            room = room ? 2 * room : 64;
+            uint8_t *more = PyMem_Realloc(requests, (size_t)room * REQUEST_BYTES);
+            if (more == NULL) { PyMem_Free(requests); PyBuffer_Release(&data); return PyErr_NoMemory(); }
+            requests = more;
+        }
+        memcpy(requests + (size_t)request_count * REQUEST_BYTES, f + 10, 4);
+        put16(requests + (size_t)request_count * REQUEST_BYTES + 4, (uint16_t)count);
+        if (stop != at + before) memmove(p + stop, f + before, (size_t)size);
+        partition = named;
+        stop += size;
+        message_count += count;
+        index_count += indexes;
+        request_count++;
+        at += length;
+    }
+    PyBuffer_Release(&data);
+    PyObject *found = request_count
+        ? Py_BuildValue("(LLLiiLy#)", (long long)at, (long long)start, (long long)stop, partition, message_count,
+                        (long long)index_count, requests, (Py_ssize_t)request_count * REQUEST_BYTES)
+        : Py_NewRef(Py_None);
+    PyMem_Free(requests);
+    return found;
+}
+
+/* whole_frames(data, start, end, frame_bytes_max) -> (end of the last whole frame, whether the rest may become one) */
+static PyObject *hot_whole_frames(PyObject *self, PyObject *const *args, Py_ssize_t n) {
+    int64_t a[3];
+    if (!wants("whole_frames", n, 4) || !numbers(args + 1, 3, a)) return NULL;
+    Py_buffer data;
+    if (PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE)) return NULL;
+    const uint8_t *p = data.buf;
+    int64_t at = a[0], end = a[1] < data.len ? a[1] : data.len, bytes_max = a[2];
+    int is_sound = at >= 0;
+    while (is_sound && end - at >= 4) {
+        int64_t length = (int32_t)get32(p + at);
+        is_sound = length >= FRAME_HEADER && length <= bytes_max && (end - at < 8 || get32(p + at + 4) == FRAME_MAGIC);
+        if (!is_sound || end - at < length) break;
+        at += length;
+    }
+    PyBuffer_Release(&data);
+    return Py_BuildValue("(LO)", (long long)at, is_sound ? Py_True : Py_False);
+}
+
+/* run_acks(messages, requests, topic, head, now_ms) -> bytes */
+static PyObject *hot_run_acks(PyObject *self, PyObject *const *args, Py_ssize_t n) {
+    int64_t now;
+    if (!wants("run_acks", n, 5) || !numbers(args + 4, 1, &now)) return NULL;
+    char *requests, *topic, *head;
+    Py_ssize_t requests_bytes, topic_bytes, head_bytes;
+    if (PyBytes_AsStringAndSize(args[1], &requests, &requests_bytes) || PyBytes_AsStringAndSize(args[2], &topic, &topic_bytes) ||
+        PyBytes_AsStringAndSize(args[3], &head, &head_bytes)) return NULL;
+    int64_t request_count = requests_bytes / REQUEST_BYTES, message_count = 0;
+    for (int64_t k = 0; k < request_count; k++) message_count += get16((uint8_t *)requests + k * REQUEST_BYTES + 4);
+    int64_t before = ACK_HEADER + 2 + topic_bytes + 4 + 2;
+    Py_buffer data;
+    if (PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE)) return NULL;
+    PyObject *out = PyBytes_FromStringAndSize(NULL, request_count * before + message_count * RESULT_BYTES);
+    int64_t at = 0;
+    int ok = out != NULL && head_bytes == 2;
+    uint8_t *o = ok ? (uint8_t *)PyBytes_AS_STRING(out) : NULL;
+    for (int64_t k = 0; ok && k < request_count; k++) {
+        const uint8_t *request = (uint8_t *)requests + k * REQUEST_BYTES;
+        int count = get16(request + 4);
+        put32(o, (uint32_t)(before + count * RESULT_BYTES));
+        put32(o + 4, FRAME_MAGIC);
+        o[8] = (uint8_t)head[0];
+        o[9] = (uint8_t)head[1] | 1;
+        memcpy(o + 10, request, 4);
+        o[14] = (uint8_t)-PRODUCE;
+        put64(o + 15, (uint64_t)now);
+        memset(o + 23, 0, 3);
+        put16(o + 26, 1);
+        memcpy(o + 28, topic, (size_t)topic_bytes);
+        put32(o + 28 + topic_bytes, 0);
+        put16(o + 32 + topic_bytes, (uint16_t)count);
+        o += before;
+        for (; ok && count > 0; count--, o += RESULT_BYTES) {
+            const uint8_t *m = (uint8_t *)data.buf + at;
+            ok = data.len - at >= BYTES_MIN;
+            if (!ok) break;
+            memcpy(o, m + PARTITION, 10);
+            memcpy(o + 10, m + SEND_TIME, 8);
+            at += (int32_t)get32(m);
+        }
+    }
+    PyBuffer_Release(&data);
+    if (!ok && out != NULL) {
+        Py_CLEAR(out);
+        PyErr_SetString(PyExc_ValueError, "run_acks: the messages are not those of the requests");
+    }
+    return out;
+}
+
 static PyMethodDef methods[] = {
     {"crc32", (PyCFunction)(void (*)(void))hot_crc32, METH_FASTCALL, "CRC-32 as zlib computes it."},
     {"measure", (PyCFunction)(void (*)(void))hot_measure, METH_FASTCALL, "Twin of record.measure_python."},
@@ -469,6 +689,10 @@ static PyMethodDef methods[] = {
     {"stamp", (PyCFunction)(void (*)(void))hot_stamp, METH_FASTCALL, "Twin of record.stamp_python."},
     {"make_entries", (PyCFunction)(void (*)(void))hot_make_entries, METH_FASTCALL, "Twin of make_entries_python."},
     {"whole_records", (PyCFunction)(void (*)(void))hot_whole_records, METH_FASTCALL, "Twin of whole_records_python."},
+    {"make_record", (PyCFunction)(void (*)(void))hot_make_record, METH_FASTCALL, "Twin of make_record_python."},
+    {"whole_frames", (PyCFunction)(void (*)(void))hot_whole_frames, METH_FASTCALL, "Twin of whole_frames_python."},
+    {"cut_run", (PyCFunction)(void (*)(void))hot_cut_run, METH_FASTCALL, "Twin of produce_run.cut_run_python."},
+    {"run_acks", (PyCFunction)(void (*)(void))hot_run_acks, METH_FASTCALL, "Twin of produce_run.run_acks_python."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -17,3 +17,21 @@ def make_entries(
     /,
 ) -> bytes: ...
 def whole_records(data: Buffer, position: int, /) -> int: ...
+def cut_run(
+    view: memoryview, at: int, head: bytes, prefix: bytes, suffix: bytes, bytes_max: int, message_bytes_max: int, /
+) -> tuple[int, int, int, int, int, int, bytes] | None: ...
+def run_acks(messages: Buffer, requests: bytes, topic: bytes, head: bytes, now_ms: int, /) -> bytes: ...
+def whole_frames(data: Buffer, start: int, end: int, frame_bytes_max: int, /) -> tuple[int, bool]: ...
+def make_record(
+    messages: Buffer,
+    count: int,
+    partition: int,
+    first_index: int,
+    term: int,
+    now_ms: int,
+    topic: int,
+    position: int,
+    synced_position: int,
+    client_address: bytes,
+    /,
+) -> tuple[bytes, bytes, int]: ...

@@ -165,13 +165,14 @@ class Store:
         ticket = group.begin_sync() if self.rng.random() < 0.2 else None
         is_refused = False
         for _ in range(self.rng.choice((1, 1, 2, 3, 8))):
+            end = group.journal.end_position
             try:
                 self.append()
             except ServiceUnavailableError:
                 self.seen["cap"] += 1
                 break
-            except WriteError:
-                is_refused = True
+            except WriteError:  # it alone, or all of the turn, as its flush must say then
+                is_refused |= group.journal.end_position < end or group.journal.failure is not None
         if self.rng.random() < 0.05 and not is_refused:
             self.check()
         if ticket is not None:

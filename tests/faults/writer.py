@@ -147,7 +147,7 @@ class Writer:
                 return
 
     def _append_one(self) -> bool:
-        """False if the store did not take it, and with it nothing of this turn."""
+        """False if the store did not take it, and perhaps with it nothing of this turn."""
         place = self._rng.choice(PLACES)
         first = self._sequences[place]
         data, message_count, count = self._make_messages(place, first)

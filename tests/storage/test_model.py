@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
 from fix_disk import put
-from fix_storage import TINY, A, B, C, Engine
+from fix_storage import TINY, A, B, C
 from lakemq.errors import IndexOutOfRangeError, ServiceUnavailableError
 from lakemq.storage.journal_record import RecordType
 from lakemq.storage.retention import RetentionPolicy
 from lakemq.testing.crash import MODES
+from storage.fix_fold import FoldEngine
 
 KEYS = st.sampled_from((A, B, C))
 BODIES = st.lists(
@@ -38,16 +39,20 @@ class StorageModel(RuleBasedStateMachine):
         pending_count=st.sampled_from((0, 3, 100)),
         segment_bytes=st.sampled_from((3, 8)),
         maps_segments=st.booleans(),
+        checkpoint_bytes=st.sampled_from((500, 6000)),
+        padding_bytes=st.sampled_from((0, 40, 600)),
     )
-    def begin(self, entries_per_file, pending_count, segment_bytes, maps_segments):
-        self.engine = Engine(
+    def begin(self, entries_per_file, pending_count, segment_bytes, maps_segments, checkpoint_bytes, padding_bytes):
+        self.engine = FoldEngine(
+            padding_bytes=padding_bytes if segment_bytes > 3 else 0,
             config=dataclasses.replace(
                 TINY,
                 segment_bytes=segment_bytes << 10,
                 entries_per_file=entries_per_file,
                 index_pending_bytes_max=pending_count * 48,
                 maps_segments=maps_segments,
-            )
+                checkpoint_bytes=checkpoint_bytes,
+            ),
         )
         self.held = {}
         self.strays = set()
@@ -94,6 +99,7 @@ class StorageModel(RuleBasedStateMachine):
 
     @rule()
     def checkpoint(self):
+        self.engine.flush()
         self.engine.checkpoint()
 
     @rule(target=holders, place=places)

@@ -1,5 +1,6 @@
 """The engine as its owner sees it: append, flush, sync, read, and what it says when the disk does not play along."""
 
+import contextlib
 import dataclasses
 import errno
 import os
@@ -505,10 +506,11 @@ def test_F18_a_refused_roll_refuses_the_append_and_heals(sim, operation):
     before = sim.group.journal.end_position
     with pytest.raises(WriteError):
         sim.append(A, b"x" * 1500)
-    with pytest.raises(WriteError):
-        sim.append(B, b"small, but of the same turn")
-    refuse_turn(sim)
     assert sim.group.journal.end_position == before
+    assert sim.group.next_index(*A) == sim.oracle.next_index(A)
+    sim.append(B, b"small, and of the same turn")
+    sim.flush()
+    sim.sync()
     sim.put(B, b"small enough for the old segment")
     sim.put(A, b"x" * 1500)
     sim.check()
@@ -516,8 +518,8 @@ def test_F18_a_refused_roll_refuses_the_append_and_heals(sim, operation):
 
 
 @pytest.mark.parametrize("operation", ["create", "preallocate", "truncate"])
-@pytest.mark.parametrize("is_killed", [False, True])
-def test_F18_a_turn_fails_as_a_whole_when_it_cannot_roll(sim, operation, is_killed):
+@pytest.mark.parametrize("end", ["kill", "power", "go on"])
+def test_F18_what_a_turn_appended_before_a_refused_roll_stays(sim, operation, end):
     sim.fill_segment()
     for number in range(2):
         sim.append(B, b"%d" % number)
@@ -525,6 +527,29 @@ def test_F18_a_turn_fails_as_a_whole_when_it_cannot_roll(sim, operation, is_kill
     sim.disk.fail(operation, FULL, path_contains="journal/")
     with pytest.raises(WriteError):
         sim.append(A, b"x" * 1500)
+    sim.append(B, b"2")
+    sim.flush()
+    sim.sync()
+    assert sim.group.visible_index(*B) == 3
+    sim.check()
+    if end == "kill":
+        sim.kill()
+    elif end == "power":
+        sim.lose_power(7, "nothing")
+    sim.put(B, b"again")
+    sim.kill()
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_F18_a_turn_fails_as_a_whole_when_a_roll_cannot_write_it(sim, is_killed):
+    sim.fill_segment()
+    for number in range(2):
+        sim.append(B, b"%d" % number)
+    sim.append_control(RecordType.ACK, b"fact")
+    sim.disk.fail("write", FULL, path_contains="journal/")
+    for _ in range(2):
+        with pytest.raises(WriteError):
+            sim.append(A, b"x" * 1500)
     refuse_turn(sim)
     assert sim.group.next_index(*B) == 0
     sim.sync()
@@ -535,13 +560,25 @@ def test_F18_a_turn_fails_as_a_whole_when_it_cannot_roll(sim, operation, is_kill
     sim.kill()
 
 
+def test_F18_a_file_that_a_refused_roll_cannot_remove_fails_the_turn_as_a_whole(sim):
+    """What went on in the old segment would be hidden by it at the next start."""
+    sim.fill_segment()
+    sim.append(B, b"of the same turn")
+    sim.disk.fail("preallocate", FULL)
+    sim.disk.fail("remove", EIO)
+    with pytest.raises((WriteError, DiskIOError)):
+        sim.append(A, b"x" * 1500)
+    with pytest.raises((WriteError, DiskIOError)):
+        sim.group.flush()
+    assert sim.group.next_index(*B) == 0
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_F18_what_is_acked_after_a_refused_roll_survives_a_power_loss(sim, seed):
     sim.fill_segment()
     sim.disk.fail("preallocate", FULL)
     with pytest.raises(WriteError):
         sim.append(A, b"x" * 1500)
-    refuse_turn(sim)
     sim.put(B, b"small enough for the old segment")
     sim.lose_power(seed)
 
@@ -556,7 +593,6 @@ def test_F18_the_disk_is_full_and_then_it_is_not(sim):
             sim.append(A, b"%d" % number * 100)
         except WriteError:
             refused += 1
-            refuse_turn(sim)
             continue
         sim.flush()
         sim.sync()
@@ -598,6 +634,83 @@ def test_F18_a_checkpoint_that_cannot_be_written_leaves_the_one_before(sim):
     sim.checkpoint()
     assert sim.group.checkpoint_position > before
     sim.kill()
+
+
+def test_a_checkpoint_within_a_turn_is_refused(sim):
+    sim.append(A, b"not flushed")
+    with pytest.raises(AssertionError, match="flush first"):
+        sim.group.begin_checkpoint()
+    sim.flush()
+    sim.checkpoint()
+
+
+# Room for facts.
+
+
+def fill_for_messages(engine):
+    """Up to where no message has room any more without a new segment, which there is not."""
+    fill_disk(engine)
+    with contextlib.suppress(WriteError):
+        while True:
+            engine.put(A, b"m")
+
+
+@pytest.mark.parametrize("is_same_turn", [True, False])
+def test_F18_facts_go_on_where_messages_cannot(sim, is_same_turn):
+    sim.put_many(5)
+    fill_for_messages(sim)
+    facts = 0
+    while True:
+        if is_same_turn:
+            with pytest.raises(WriteError):
+                sim.append(A, b"m")
+        try:
+            sim.append_control(RecordType.ACK, b"%04d" % facts)
+        except WriteError:
+            break
+        facts += 1
+        if not is_same_turn:
+            sim.flush()
+    sim.flush()
+    sim.sync()
+    assert facts >= TINY.reserve_bytes // 80 >= 12
+    assert TINY.segment_bytes - sim.group.journal.end_position < 80, "all of it was used"
+    sim.check()
+    sim.lose_power(3, "nothing")
+    sim.disk.capacity_bytes = None
+    sim.put(A, b"room again")
+    sim.kill()
+
+
+def test_messages_leave_the_reserve_in_every_segment_and_facts_take_it(sim):
+    for number in range(200):
+        if number % 2:
+            sim.append(A, b"m" * (number % 7 * 100))
+        else:
+            sim.append_control(RecordType.ACK, b"fact")
+        end, base = sim.group.journal.end_position, sim.group.journal.bases()[-1]
+        if number % 2:
+            assert end - base <= TINY.segment_bytes - TINY.reserve_bytes
+        sim.flush()
+        sim.sync()
+    assert len(sim.group.journal.bases()) > 5
+
+
+@pytest.mark.parametrize(
+    ("segment_bytes", "expected"), [(1 << 30, 1 << 20), (8 << 20, 1 << 20), (8 << 10, 1 << 10), (80, 10)]
+)
+def test_the_reserve_is_smaller_where_segments_are(segment_bytes, expected):
+    config = dataclasses.replace(TINY, segment_bytes=segment_bytes, record_bytes_max=80)
+    assert config.reserve_bytes == expected
+    assert dataclasses.replace(config, control_reserve_bytes=0).reserve_bytes == 0
+
+
+def test_a_record_that_would_fit_no_segment_beside_the_reserve_is_taken_all_the_same():
+    engine = Engine(config=dataclasses.replace(TINY, segment_bytes=2300))
+    for _ in range(3):
+        engine.put(A, b"x" * 1900)
+    assert len(engine.group.journal.bases()) == 3
+    engine.kill()
 
 
 @pytest.mark.parametrize("is_vouched_for", [False, True])
@@ -672,6 +785,7 @@ def test_simulated_and_real_disks_hold_the_same_store(tmp_path):
     for engine in stores:
         engine.put_many(30, keys=(A, B, C), body_bytes=400)
         engine.append_control(RecordType.ACK, b"fact")
+        engine.flush()
         engine.checkpoint()
         engine.drop(2)
         engine.close_and_open()

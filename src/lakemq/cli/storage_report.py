@@ -15,6 +15,7 @@ from lakemq import envelope
 from lakemq.errors import LakeMQError
 from lakemq.message import BatchMessage, Message
 from lakemq.storage import files
+from lakemq.storage.fold import part_of
 from lakemq.storage.journal_record import RecordType
 from lakemq.storage.survey import Survey, records, survey
 from lakemq.storage.walk import Found
@@ -105,6 +106,9 @@ def _print_summary(console: Console, found: Survey) -> None:
     if found.checkpoint is not None:
         kind = "clean" if found.checkpoint.is_clean else "not clean"
         console.print(f"checkpoint: position {found.checkpoint.position} of {found.end_position}, {kind}")
+        if found.checkpoint.folded is not None:
+            position, snapshot = found.checkpoint.folded
+            console.print(f"snapshot in the checkpoint: {len(snapshot)} bytes, position {position}")
 
 
 def _print_findings(console: Console, found: Survey) -> None:
@@ -147,6 +151,9 @@ def _record_line(found: Found) -> str:
     if header.type == RecordType.MESSAGES:
         last = header.first_index + header.index_count - 1
         line += f"  topic {header.topic} partition {header.partition}  index {header.first_index} to {last}"
+    elif header.type == RecordType.SNAPSHOT:
+        number, count = part_of(found.payload)
+        line += f"  part {number + 1} of {count}"
     return line
 
 

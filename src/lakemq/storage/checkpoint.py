@@ -1,4 +1,7 @@
-"""Checkpoints of a running group: how far a start may trust the index files, written down in order (R4)."""
+"""Checkpoints of a running group: how far a start may trust the index files, written down in order (R4).
+
+A ticket holds only what was synced before it was handed out, the snapshot of the fold too: it has no journal to sync.
+"""
 
 from lakemq.storage import files
 from lakemq.storage.disk import Disk
@@ -15,7 +18,7 @@ class CheckpointTicket:
     __slots__ = ("_content", "_disk", "_sequence", "_written", "position")
 
     def __init__(self, disk: Disk, sequence: int, checkpoint: Checkpoint, written: set[str] | None) -> None:
-        self.position = checkpoint.position
+        self.position = checkpoint.covered_position
         self._disk = disk
         self._sequence = sequence
         self._content = checkpoint.pack()
@@ -55,7 +58,7 @@ class Checkpoints:
         self._sequence = sequence
         self._ticket: CheckpointTicket | None = None
         self._has_failed = False  # then nobody knows any more which files are not synced
-        self.position = position  # of the last durable one
+        self.position = position  # up to where the last durable one spares a start from reading
 
     @property
     def is_busy(self) -> bool:

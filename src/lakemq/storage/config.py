@@ -15,6 +15,7 @@ class StorageConfig:
     entries_per_file: int = ENTRIES_PER_FILE  # of a partition's index
     checkpoint_bytes: int = 256 << 20  # at most about this much is read again after a crash
     unsynced_bytes_max: int = 64 << 20  # more is refused until a sync has caught up
+    control_reserve_bytes: int = 1 << 20  # of each segment, that messages leave to facts; at most an eighth of it
     index_pending_bytes_max: int = 4 << 20  # index entries in memory before they go to files
     sync_policy: SyncPolicy = ALWAYS
     open_segments_max: int = 64
@@ -28,3 +29,8 @@ class StorageConfig:
             raise ValueError(
                 f"a record of {self.record_bytes_max} bytes does not fit a segment of {self.segment_bytes}"
             )
+
+    @property
+    def reserve_bytes(self) -> int:
+        """`control_reserve_bytes`, or less where segments are small."""
+        return min(self.control_reserve_bytes, self.segment_bytes // 8)

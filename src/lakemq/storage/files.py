@@ -3,6 +3,7 @@
 FORMAT = "format"
 LOCK = "lock"
 CHECKPOINT = "checkpoint"
+ADMIN_TOKEN = "admin-token"  # the operators' token, if a start made one; the store leaves it alone
 JOURNAL_DIRECTORY = "journal"
 INDEX_DIRECTORY = "index"
 QUARANTINE_DIRECTORY = "quarantine"

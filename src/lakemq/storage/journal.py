@@ -41,11 +41,21 @@ class Journal:
 
     written_position ≤ end_position: what this turn appended is in between.
     synced_position ≤ written_position: a power loss may take what is in between.
+    The last `reserve_bytes` of a segment are for those who ask for them.
     """
 
-    def __init__(self, disk: Disk, *, segment_bytes: int, open_files_max: int = 64, maps_files: bool = False) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        segment_bytes: int,
+        reserve_bytes: int = 0,
+        open_files_max: int = 64,
+        maps_files: bool = False,
+    ) -> None:
         self._disk = disk
         self._segment_bytes = segment_bytes
+        self._reserve_bytes = reserve_bytes
         self._open_files_max = open_files_max
         self._maps_files = maps_files
         self._mapped: OrderedDict[int, memoryview] = OrderedDict()  # by base; the longest unused first
@@ -101,16 +111,17 @@ class Journal:
         at = bisect_right(self._bases, position)
         return self._bases[at] if at < len(self._bases) else self.end_position
 
-    def fits(self, size: int) -> bool:
+    def fits(self, size: int, *, may_use_reserve: bool = False) -> bool:
         """Whether that many bytes have room in the last segment."""
-        return self.end_position + size <= self._bases[-1] + self._segment_bytes
+        kept_bytes = 0 if may_use_reserve else self._reserve_bytes
+        return self.end_position + size + kept_bytes <= self._bases[-1] + self._segment_bytes
 
     # --- writing -----------------------------------------------------------------------------------------------
 
     def append(self, buffers: tuple[Buffer, ...], size: int) -> int:
         """Put bytes at the end and return their position; `flush` writes them, so they must not change until then."""
         self.check_writable()
-        assert self.fits(size), "the caller rolls first"
+        assert self.fits(size, may_use_reserve=True), "the caller rolls first"
         position = self.end_position
         self._pending += buffers
         self.end_position = position + size
@@ -146,15 +157,18 @@ class Journal:
     def roll(self) -> None:
         """Begin a new segment at the end, after this turn's bytes, which are written to the old one.
 
-        WriteError if there is no room for either: neither has happened then, and the turn is forgotten.
+        WriteError if there is no room for it: nothing has happened then, and the turn goes on in the old one. If it is
+        the turn that cannot be written, the turn is forgotten: `end_position` shows that.
         """
         self.check_writable()
         base = self.end_position
         try:
             file = self._make_file(base)
         except OSError as error:
-            self.discard()
-            raise self._refusal(error) from error
+            refusal = self._refusal(error)
+            if self.failure is not None:
+                self.discard()
+            raise refusal from error
         try:
             self.flush()
         except LakeMQError:

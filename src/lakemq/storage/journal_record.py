@@ -37,7 +37,7 @@ _CRC_OFFSET = _HEADER.size
 
 
 class RecordType(IntEnum):
-    """What a payload is. The engine reads MESSAGES and TABLE; the others are its users'."""
+    """What a payload is. The engine reads MESSAGES, TABLE and SNAPSHOT; the others are its users'."""
 
     MESSAGES = 1
     TABLE = 2  # at the head of each segment: how far every partition and term had come
@@ -48,6 +48,7 @@ class RecordType(IntEnum):
     DEAD_LETTER = 7
     TRANSACTION = 8
     POLICY = 9
+    SNAPSHOT = 10  # behind the table of a segment: a part of what its users made of all before it
 
 
 class RecordHeader(NamedTuple):

@@ -4,7 +4,7 @@ One owner calls it, never two at once (R8). Nothing here waits: appends and read
 checkpoints are tickets that the world runs elsewhere and brings back.
 
 What always holds: visible index ≤ next index; what is visible is synced; an index that was visible names the same
-bytes for ever. A refused append leaves no trace.
+bytes for ever. A refused append leaves no trace. What a checkpoint says of the fold was synced before.
 """
 
 from collections import deque
@@ -21,13 +21,14 @@ from lakemq.errors import (
     LakeMQError,
     ReadError,
     ServiceUnavailableError,
+    WriteError,
 )
-from lakemq.record import stamp
 from lakemq.storage.checkpoint import Checkpoints, CheckpointTicket
 from lakemq.storage.config import StorageConfig
 from lakemq.storage.disk import Buffer, Disk, Lock
 from lakemq.storage.fetch import RecordSlice, fetch
-from lakemq.storage.index import PartitionIndex, make_entries
+from lakemq.storage.fold import NO_FOLD, Fold, pack_parts
+from lakemq.storage.index import PartitionIndex
 from lakemq.storage.index_files import IndexFileCache
 from lakemq.storage.indexes import Indexes, Key
 from lakemq.storage.journal import Journal, SyncTicket
@@ -39,8 +40,9 @@ from lakemq.storage.journal_record import (
     pack_header,
     unpack_header,
 )
+from lakemq.storage.message_record import make_record
 from lakemq.storage.retention import RetentionPolicy, SegmentFacts, count_droppable
-from lakemq.storage.tables import Checkpoint, DamagedRange, Tables, TermRow
+from lakemq.storage.tables import Checkpoint, DamagedRange, Folded, Tables, TermRow
 from lakemq.storage.walk import Found
 
 MESSAGE_COUNT_MAX = 32767  # of one append: as many as an array of the wire holds
@@ -81,6 +83,7 @@ class Recovered:
     checkpoint_position: int
     lock: Lock
     notes: list[str] = field(default_factory=list)
+    fold: Fold = NO_FOLD
 
 
 class PartitionGroup:
@@ -94,6 +97,9 @@ class PartitionGroup:
         self._terms = found.terms
         self._lock = found.lock
         self._checkpoints = Checkpoints(disk, found.checkpoint_sequence, found.checkpoint_position)
+        self._fold = found.fold
+        self._folded = Folded(found.journal.end_position, found.fold.snapshot())  # all it stands for is synced
+        self._folded_at_sync: Folded | None = None  # the same once the sync under way has ended
         self._held: dict[str, int] = {}
         self._unsynced: deque[_Unsynced] = deque()
         self._unsynced_messages = 0
@@ -175,38 +181,47 @@ class PartitionGroup:
         length = HEADER_BYTES + len(messages)
         if message_count > MESSAGE_COUNT_MAX:
             raise BadParameterError(f"{message_count} messages in one append; {MESSAGE_COUNT_MAX} are allowed")
-        self._check_append(term, length, now_ms)
+        self._check_append(term, length, now_ms, is_control=False)
         key = topic, partition
         index = self._indexes.get_or_make(key)
         first = index.next_index
-        self._undo.setdefault(key, _Undo(index, index.pending_bytes, first))
-        next_index = stamp(messages, 0, message_count, partition, first, term, now_ms)
-        assert next_index - first == index_count, "the scan counted something else"
-        position = self._put(
+        if key not in self._undo:
+            self._undo[key] = _Undo(index, index.pending_bytes, first)
+        journal = self._journal
+        position = journal.end_position
+        header, entries, next_index = make_record(
             messages,
-            RecordType.MESSAGES,
+            message_count,
+            partition,
+            first,
             term,
             now_ms,
-            topic=topic,
-            partition=partition,
-            message_count=message_count,
-            first_index=first,
-            index_count=index_count,
-            client_address=client_address,
+            topic,
+            position,
+            journal.synced_position,
+            client_address,
         )
-        entries = make_entries(messages, 0, message_count, position + HEADER_BYTES, HEADER_BYTES, length, now_ms)
+        assert next_index - first == index_count, "the scan counted something else"
+        end = position + length
+        journal.append((header, messages), length)
+        if not self._terms or term > self._terms[-1].term:
+            self._terms.append(TermRow(term, position))
         self._indexes.add(index, entries, next_index)
-        self._unsynced.append(_Unsynced(position + length, index, next_index, message_count, now_ms))
+        self._unsynced.append(_Unsynced(end, index, next_index, message_count, now_ms))
         self._unsynced_messages += message_count
-        return Appended(first, next_index, position + length)
+        return Appended(first, next_index, end)
 
     def append_control(
         self, kind: RecordType, payload: bytes, *, topic: int = 0, partition: int = 0, term: int, now_ms: int
     ) -> int:
-        """Put a fact that is not a message at the journal's end; returns its end position."""
-        assert kind not in (RecordType.MESSAGES, RecordType.TABLE), "these are the engine's own"
+        """Put a fact that is not a message at the journal's end; returns its end position.
+
+        It may use the room that messages leave in a segment (`control_reserve_bytes`): facts go on for a while when a
+        full disk takes no messages any more.
+        """
+        assert kind not in (RecordType.MESSAGES, RecordType.TABLE, RecordType.SNAPSHOT), "these are the engine's own"
         length = HEADER_BYTES + len(payload)
-        self._check_append(term, length, now_ms)
+        self._check_append(term, length, now_ms, is_control=True)
         return self._put(payload, kind, term, now_ms, topic=topic, partition=partition) + length
 
     def flush(self) -> None:
@@ -235,18 +250,27 @@ class PartitionGroup:
         return self._config.sync_policy.is_due(self._unsynced_messages, waiting_ms)
 
     def begin_sync(self) -> SyncTicket | None:
-        """A ticket for all that is written, to be run off the loop; None if there is nothing to sync."""
-        return self._journal.begin_sync()
+        """A ticket for all that is written, to be run off the loop; None if there is nothing to sync.
+
+        Call it between turns: then it takes a snapshot of the fold along when a checkpoint will want one.
+        """
+        ticket = self._journal.begin_sync()
+        if ticket is not None and self._wants_snapshot(ticket.position):
+            self._folded_at_sync = Folded(ticket.position, self._fold.snapshot())
+        return ticket
 
     def end_sync(self, ticket: SyncTicket, error: OSError | None = None) -> list[Key]:
         """The ticket was run: what became visible, by (topic, partition). With an error the group is read-only (R3)."""
         is_turn_under_way = self._journal.end_position > self._journal.written_position
         self._journal.end_sync(ticket, error)
+        folded, self._folded_at_sync = self._folded_at_sync, None
         if error is not None:
             if is_turn_under_way:  # what it appended is not written: its flush must say so
                 self._turn_error = DiskIOError(str(self._journal.failure))
             self._take_back()
             return []
+        if folded is not None:
+            self._folded = folded
         changed: dict[Key, None] = {}
         while self._unsynced and self._unsynced[0].end_position <= ticket.position:
             done = self._unsynced.popleft()
@@ -276,7 +300,7 @@ class PartitionGroup:
         return self._indexes.mended(found, lambda: fetch(self._journal, found, index, end_index, bytes_max))
 
     def records(self, position: int, end_position: int) -> Iterator[Found]:
-        """Every whole record between two positions where records begin, damaged parts left out: for folds."""
+        """Every whole record between two positions where records begin, damaged parts left out."""
         return self._indexes.records(position, end_position)
 
     # --- checkpoints, retention, the end -----------------------------------------------------------------------
@@ -286,24 +310,29 @@ class PartitionGroup:
         """Whether enough has been synced since the last one."""
         if self._checkpoints.is_busy or self._journal.failure is not None:
             return False
-        return self._journal.synced_position - self._checkpoints.position >= self._config.checkpoint_bytes
+        return self._foldable_position - self._checkpoints.position >= self._config.checkpoint_bytes
 
     @property
     def checkpoint_position(self) -> int:
-        """All before it is vouched for by a durable checkpoint."""
+        """All before it is vouched for by a durable checkpoint, which also has a snapshot of what was made of it."""
         return self._checkpoints.position
 
     def begin_checkpoint(self, *, is_clean: bool = False) -> CheckpointTicket:
-        """A ticket that makes all index entries of synced messages durable and says so.
+        """A ticket that makes all index entries of synced messages durable and says so; only between turns.
 
-        Never after a failed sync, when nobody knows what is where: DiskIOError. OSError if the disk is full.
+        It holds a snapshot of the fold: of now, if all is synced, else the last one of which all is. Never after a
+        failed sync, when nobody knows what is where: DiskIOError. OSError if the disk is full.
         """
+        assert self._is_between_turns, "a turn is under way: flush first"
         self._journal.check_writable()
         self._indexes.file()
         synced = self._journal.synced_position
+        if self._folded.position < self._foldable_position:
+            self._folded = Folded(synced, self._fold.snapshot())
         terms = [row for row in self._terms if row.position < synced]
         tables = Tables(self._indexes.synced_rows(), terms, self._indexes.damage)
-        return self._checkpoints.begin(Checkpoint(synced, is_clean, tables), self._indexes.take_written())
+        folded = None if self._fold is NO_FOLD else self._folded
+        return self._checkpoints.begin(Checkpoint(synced, is_clean, tables, folded), self._indexes.take_written())
 
     def end_checkpoint(self, ticket: CheckpointTicket, error: OSError | None = None) -> None:
         """The ticket was run; if it failed, the one before still holds."""
@@ -356,36 +385,93 @@ class PartitionGroup:
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    def _check_append(self, term: int, length: int, now_ms: int) -> None:
+    @property
+    def _is_between_turns(self) -> bool:
+        """Whether all that was appended is written, and the fold is as far as the journal."""
+        return self._journal.end_position == self._journal.written_position and self._turn_error is None
+
+    @property
+    def _foldable_position(self) -> int:
+        """How far a checkpoint begun now would spare a start from reading."""
+        synced = self._journal.synced_position
+        is_all_synced = self._journal.end_position == synced
+        return synced if is_all_synced or self._fold is NO_FOLD else self._folded.position
+
+    def _wants_snapshot(self, position: int) -> bool:
+        """Whether a checkpoint is due once the journal is synced up to there, and has no snapshot yet."""
+        if self._fold is NO_FOLD or not self._is_between_turns:
+            return False
+        return position - max(self._folded.position, self._checkpoints.position) >= self._config.checkpoint_bytes
+
+    def _check_append(self, term: int, length: int, now_ms: int, *, is_control: bool) -> None:
+        journal, config = self._journal, self._config
         if self._turn_error is not None:
             raise self._turn_error
-        self._journal.check_writable()
-        if term < self.term:
+        if journal.failure is not None:
+            journal.check_writable()
+        if self._terms and term < self._terms[-1].term:
             raise BadParameterError(f"term {term} is over; the journal is at term {self.term}")
-        if length > self._config.record_bytes_max:
-            raise BadParameterError(f"a record of {length} bytes; {self._config.record_bytes_max} are allowed")
-        if self._journal.unsynced_bytes + length > self._config.unsynced_bytes_max:
-            raise ServiceUnavailableError(f"{self._journal.unsynced_bytes} bytes wait to be synced: try again")
-        if not self._journal.fits(length):
+        if length > config.record_bytes_max:
+            raise BadParameterError(f"a record of {length} bytes; {config.record_bytes_max} are allowed")
+        if journal.end_position - journal.synced_position + length > config.unsynced_bytes_max:
+            raise ServiceUnavailableError(f"{journal.unsynced_bytes} bytes wait to be synced: try again")
+        if not journal.is_at_segment_start and not journal.fits(length, may_use_reserve=is_control):
             self._roll()
-        if self._journal.is_at_segment_start:
-            self._put_table(term, now_ms)
-            if not self._journal.fits(length):
-                raise BadParameterError(f"a record of {length} bytes does not fit a segment behind its table")
+        if journal.is_at_segment_start:
+            self._put_head(term, length, now_ms)
 
     def _roll(self) -> None:
-        """A new segment. If it cannot be had, all of this turn fails as one, and `flush` says so too."""
+        """A new segment. Without room for one this append is refused, and the turn goes on in the old one.
+
+        If what the turn has appended so far cannot be written, all of it fails as one, and `flush` says so too.
+        """
+        end = self._journal.end_position
         try:
             self._journal.roll()
         except LakeMQError as error:
-            self._take_back()
-            self._turn_error = error
+            if self._journal.end_position < end or self._journal.failure is not None:
+                self._take_back()
+                self._turn_error = error
             raise
         self._undo.clear()
 
-    def _put_table(self, term: int, now_ms: int) -> None:
-        """Each segment begins with a table of everything, so that those before it can be dropped."""
-        self._put(Tables(self._indexes.rows(), list(self._terms)).pack(), RecordType.TABLE, term, now_ms)
+    def _put_head(self, term: int, length: int, now_ms: int) -> None:
+        """Each segment begins with all that is known, so that those before it can be dropped.
+
+        It goes with the record of `length` bytes behind it: if both do not fit, neither is there.
+        """
+        table = Tables(self._indexes.rows(), list(self._terms)).pack()
+        if not self._journal.fits(HEADER_BYTES + len(table) + length, may_use_reserve=True):
+            raise BadParameterError(f"a record of {length} bytes does not fit a segment behind its table")
+        parts = self._parts_of_snapshot(HEADER_BYTES + len(table) + length)
+        self._put_table(table, term, now_ms)
+        for part in parts:
+            self._put(part, RecordType.SNAPSHOT, term, now_ms)
+
+    def _parts_of_snapshot(self, other_bytes: int) -> list[bytes]:
+        """The fold's snapshot as records, if a segment has room for it beside so many other bytes.
+
+        It counts as unsynced as all others do: recovery looks no further than that for what a torn tail may be.
+        """
+        snapshot = self._fold.snapshot()
+        try:
+            parts = pack_parts(snapshot, self._config.record_bytes_max)
+        except ValueError as error:
+            raise WriteError(f"{error}: raise record_bytes_max") from error
+        size = sum(HEADER_BYTES + len(part) for part in parts)
+        if not parts:
+            return parts
+        room = min(self._config.segment_bytes, self._config.unsynced_bytes_max)
+        if other_bytes + size > room:
+            text = f"a snapshot of {len(snapshot)} bytes does not fit the head of a segment: {room} bytes are allowed"
+            raise WriteError(f"{text} in all; raise segment_bytes and unsynced_bytes_max")
+        if self._journal.unsynced_bytes + other_bytes + size > self._config.unsynced_bytes_max:
+            raise ServiceUnavailableError(f"{self._journal.unsynced_bytes} bytes wait to be synced: try again")
+        return parts
+
+    def _put_table(self, table: bytes, term: int, now_ms: int) -> None:
+        """How far every partition and term has come."""
+        self._put(table, RecordType.TABLE, term, now_ms)
 
     def _put(
         self,
@@ -396,11 +482,8 @@ class PartitionGroup:
         *,
         topic: int = 0,
         partition: int = 0,
-        message_count: int = 0,
-        first_index: int = 0,
-        index_count: int = 0,
-        client_address: bytes = NO_ADDRESS,
     ) -> int:
+        """A record that is not of messages."""
         position = self._journal.end_position
         length = HEADER_BYTES + len(payload)
         header = RecordHeader(
@@ -409,12 +492,12 @@ class PartitionGroup:
             partition,
             term,
             topic,
-            message_count,
-            first_index,
-            index_count,
+            0,
+            0,
+            0,
             now_ms,
             self._journal.synced_position,
-            client_address,
+            NO_ADDRESS,
             crc32(payload),
         )
         self._journal.append((pack_header(header, position), payload), length)

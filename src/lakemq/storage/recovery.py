@@ -3,6 +3,7 @@
 Starts from the checkpoint, or from the oldest segment's table if there is none that holds, and walks over what was
 written since. Where records end there is either the torn tail of a crash, which is cut, or damage: a later record
 proves that these bytes were synced, and they are noted and left out. May itself be killed at any point (R12).
+The fold is told a snapshot, and then each record behind it.
 Nothing unknown or damaged is deleted: it goes to the quarantine (R7).
 """
 
@@ -12,6 +13,7 @@ from lakemq.storage import files
 from lakemq.storage.config import StorageConfig
 from lakemq.storage.directory import ForeignDirectoryError, begin, is_new
 from lakemq.storage.disk import Disk, File, Lock
+from lakemq.storage.fold import NO_FOLD, Fold, Refolding
 from lakemq.storage.index import PartitionIndex
 from lakemq.storage.index_files import IndexFileCache
 from lakemq.storage.indexes import entries_of
@@ -32,8 +34,8 @@ _KEPT_TAIL_BYTES = 64 << 20
 _REWRITE_BYTES = 8 << 20
 
 
-def open_group(disk: Disk, config: StorageConfig | None = None) -> PartitionGroup:
-    """Recover a data directory, or begin an empty one.
+def open_group(disk: Disk, config: StorageConfig | None = None, fold: Fold = NO_FOLD) -> PartitionGroup:
+    """Recover a data directory, or begin an empty one. The fold is as far as the journal when this returns.
 
     ForeignDirectoryError or DirectoryLockedError leave it as it was (F07); OSError means the disk does not let us.
     """
@@ -45,7 +47,7 @@ def open_group(disk: Disk, config: StorageConfig | None = None) -> PartitionGrou
             begin(disk)
         else:
             disk.sync_dir("")  # what an earlier start named before it was killed is seen, and perhaps not durable
-        recovery = _Recovery(disk, config)
+        recovery = _Recovery(disk, config, fold)
         try:
             return recovery.run(lock)
         except BaseException:
@@ -59,9 +61,11 @@ def open_group(disk: Disk, config: StorageConfig | None = None) -> PartitionGrou
 class _Recovery:
     """One recovery, step by step, and what the records walked over so far add up to."""
 
-    def __init__(self, disk: Disk, config: StorageConfig) -> None:
+    def __init__(self, disk: Disk, config: StorageConfig, fold: Fold) -> None:
         self._disk = disk
         self._config = config
+        self._fold = fold
+        self._refolding = Refolding(fold)
         self._index_files = IndexFileCache(disk, config.open_index_files_max)
         self._notes: list[str] = []
         self._segments: list[Segment] = []
@@ -79,6 +83,7 @@ class _Recovery:
         journal = self._journal = Journal(
             self._disk,
             segment_bytes=self._config.segment_bytes,
+            reserve_bytes=self._config.reserve_bytes,
             open_files_max=self._config.open_segments_max,
             maps_files=self._config.maps_segments and SURVIVES_BAD_SECTORS,
         )
@@ -92,10 +97,13 @@ class _Recovery:
                 self._notes.append("a part of the journal that was damaged can be read again: everything is read anew")
                 checkpoint = None
             self._recover(journal, checkpoint)
+            if self._refolding.misses_facts and self._fold is not NO_FOLD:
+                self._notes.append("the state made from the journal may be missing facts that lay in its damaged parts")
         elif checkpoint is not None and checkpoint.position > 0:
             raise ForeignDirectoryError("the checkpoint knows of a journal, but there is no segment: restore them")
         else:
             journal.create(0)
+            self._refolding.begin(0)
         group = PartitionGroup(
             self._disk,
             self._config,
@@ -106,13 +114,20 @@ class _Recovery:
                 self._terms,
                 self._damage,
                 checkpoint_sequence=state[0] if state is not None else 0,
-                checkpoint_position=checkpoint.position if checkpoint is not None else 0,
+                checkpoint_position=self._covered_position(checkpoint),
                 lock=lock,
                 notes=self._notes,
+                fold=self._fold,
             ),
         )
         self._write_checkpoint(group)
         return group
+
+    def _covered_position(self, checkpoint: Checkpoint | None) -> int:
+        """Up to where the next start could do without the journal."""
+        if checkpoint is None or (checkpoint.folded is None and self._fold is not NO_FOLD):
+            return 0
+        return checkpoint.covered_position
 
     def _write_checkpoint(self, group: PartitionGroup) -> None:
         """So that the next start is shorter, and the end of this run is not taken for a clean one."""
@@ -190,13 +205,18 @@ class _Recovery:
         start = self._segments[0].base
         if checkpoint is None:
             self._forget_indexes(set())
+            self._refolding.begin(start)
         else:
             self._take_over(checkpoint)
             start = checkpoint.position
+            self._fold_up_to(checkpoint)
         if start > self._segments[-1].end:
             self._go_on_behind_what_is_lost(journal, start)
             return
         end = self._walk(start, None, start, self._is_next, self._add)
+        if self._refolding.position > end:
+            self._fold_again(end)
+        end = self._end_without_half_a_head(start, end)
         kept = self._cut_tail(end)
         self._make_durable(kept, end)
         for file in self._files.values():
@@ -205,6 +225,37 @@ class _Recovery:
         for index in self._indexes.values():
             index.visible_index = index.next_index
             self._file(index, end)
+
+    def _fold_up_to(self, checkpoint: Checkpoint) -> None:
+        """Begin with the checkpoint's snapshot, or with the oldest one there is, and go on to its position."""
+        oldest, folded = self._segments[0].base, checkpoint.folded
+        if self._fold is NO_FOLD:
+            self._refolding.begin(checkpoint.position)
+        elif folded is None or folded.position < oldest:
+            self._refolding.begin(oldest)
+        else:
+            self._refolding.begin_with(folded)
+        if self._refolding.position < checkpoint.position:
+            proven = checkpoint.position
+            self._walk(self._refolding.position, checkpoint.position, proven, None, self._refolding.add)
+
+    def _fold_again(self, end: int) -> None:
+        """The checkpoint's snapshot knows of records that are not there: it is not used."""
+        self._notes.append(f"the checkpoint's snapshot is from behind the journal's end at {end}: not used")
+        self._refolding.begin(self._segments[0].base)
+        self._walk(self._segments[0].base, end, end, None, self._refolding.add)
+
+    def _end_without_half_a_head(self, start: int, end: int) -> int:
+        """A segment's head that a crash cut short is made again, whole: what is before it may be dropped one day.
+
+        It holds nothing that is not known from before, unless it is the oldest: that one was synced once, and stays.
+        """
+        half = self._refolding.half_head()
+        if half is None or half < start or half == self._segments[0].base:
+            return end
+        while self._terms and self._terms[-1].position >= half:
+            self._terms.pop()
+        return half
 
     def _go_on_behind_what_is_lost(self, journal: Journal, position: int) -> None:
         """The checkpoint vouches for more than there is: segments are gone. Their indexes are never given out again."""
@@ -301,6 +352,7 @@ class _Recovery:
     def _add(self, found: Found) -> None:
         header = found.header
         self._synced_position = max(self._synced_position, header.synced_position)
+        self._refolding.add(found)
         if header.type == RecordType.TABLE:
             self._read_table(found)
         if not self._terms or header.term > self._terms[-1].term:
@@ -351,6 +403,7 @@ class _Recovery:
         if damage not in self._damage:
             self._damage.append(damage)
             self._notes.append(f"journal damaged from position {damage.start} to {damage.end}: left out")
+        self._refolding.note_damage(damage)
         self._read_headers(damage)
 
     def _read_headers(self, damage: DamagedRange) -> None:

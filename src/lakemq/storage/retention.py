@@ -1,7 +1,8 @@
 """Which segments may go: the oldest first, never the last, and none that somebody still needs.
 
 Needs are positions: whoever holds one (the archive's mark, an open delay, retry or transaction) keeps the segment it
-is in and all after it. Nothing goes that a durable checkpoint does not cover.
+is in and all after it. Nothing goes that a durable checkpoint does not cover, and none before the head of the segment
+behind it is covered too: should the checkpoint be lost, a start begins with that head.
 """
 
 from collections.abc import Iterable
@@ -35,10 +36,10 @@ def count_droppable(
 ) -> int:
     """How many of the finished segments, oldest first, may go now."""
     needed = min(held_positions, default=end_position)
-    limit = min(needed, covered_position)
     count = 0
     for segment in finished:
-        if segment.end > limit or not _is_over(segment, end_position, policy, now_ms):
+        is_free = segment.end <= needed and segment.end < covered_position
+        if not is_free or not _is_over(segment, end_position, policy, now_ms):
             break
         count += 1
     return count

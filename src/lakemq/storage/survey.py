@@ -131,7 +131,7 @@ class _Surveyor:
         self._survey.findings.append(Finding(place, text, is_damage))
 
     def _look_at_names(self) -> None:
-        known = (files.FORMAT, files.LOCK, files.CHECKPOINT)
+        known = (files.FORMAT, files.LOCK, files.CHECKPOINT, files.ADMIN_TOKEN)
         directories = (files.JOURNAL_DIRECTORY, files.INDEX_DIRECTORY, files.QUARANTINE_DIRECTORY, _LOST_AND_FOUND)
         for name in self._disk.names(""):
             if name.removesuffix(".old").removesuffix(".new") not in known and name not in directories:

@@ -15,6 +15,11 @@ FRAME_BYTES_MAX = 8 << 20
 _CHUNK_BYTES = 256 << 10
 _ROOM_BYTES_MIN = 4 << 10
 
+try:
+    from lakemq import _hot
+except ImportError:  # no compiler when it was installed
+    _hot = None  # type: ignore[assignment]
+
 _LENGTH = struct.Struct(">i")
 _LENGTH_MAGIC = struct.Struct(">iI")
 
@@ -55,6 +60,24 @@ class FrameDecoder:
             raise BadFrameError("the stream was out of step before")
         self._end += size
         return self._cut()
+
+    def received_run(self, size: int) -> memoryview | None:
+        """The same, but the frames that are whole now as one piece, back to back; None if there is none."""
+        if self._is_broken:
+            raise BadFrameError("the stream was out of step before")
+        self._end += size
+        start = self._start
+        if _hot is not None:
+            stop, is_sound = _hot.whole_frames(self._chunk, start, self._end, self._frame_bytes_max)
+        else:
+            stop, is_sound = whole_frames_python(self._chunk, start, self._end, self._frame_bytes_max)
+        run = self._chunk[start:stop] if stop > start else None
+        self._start = stop
+        if not is_sound:
+            if run is None:
+                self._checked_length()
+            self._break()
+        return run
 
     def feed(self, data: Buffer) -> list[memoryview]:
         """The same for bytes that are elsewhere: they are copied in."""
@@ -107,3 +130,17 @@ class FrameDecoder:
         chunk = memoryview(bytearray(size))
         chunk[: len(held)] = held
         self._chunk, self._start, self._end = chunk, 0, len(held)
+
+
+def whole_frames_python(data: Buffer, start: int, end: int, frame_bytes_max: int) -> tuple[int, bool]:
+    """Where the frames that are whole between two places end, and whether what follows can still become one."""
+    while end - start >= 4:
+        length: int = _LENGTH.unpack_from(data, start)[0]
+        if not REQUEST_HEADER_BYTES <= length <= frame_bytes_max:
+            return start, False
+        if end - start >= 8 and _LENGTH_MAGIC.unpack_from(data, start)[1] != MAGIC:
+            return start, False
+        if end - start < length:
+            break
+        start += length
+    return start, True

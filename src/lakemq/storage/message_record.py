@@ -1,0 +1,53 @@
+"""A MESSAGES record made in one go: its messages stamped, their index entries, its header with both checksums.
+
+The compiled twin in `_hot.c` is used where it could be built; what is written here is the definition.
+"""
+
+from lakemq.checksum import crc32
+from lakemq.record import Buffer, stamp
+from lakemq.storage.index import make_entries
+from lakemq.storage.journal_record import HEADER_BYTES, RecordHeader, RecordType, pack_header
+
+try:
+    from lakemq import _hot
+except ImportError:  # no compiler when it was installed
+    _hot = None  # type: ignore[assignment]
+
+
+def make_record_python(
+    messages: Buffer,
+    count: int,
+    partition: int,
+    first_index: int,
+    term: int,
+    now_ms: int,
+    topic: int,
+    position: int,
+    synced_position: int,
+    client_address: bytes,
+) -> tuple[bytes, bytes, int]:
+    """Header, index entries and next index of `count` scanned messages, which are stamped in place.
+
+    `position` is where the record will be in the journal, `synced_position` how much of that is synced by now.
+    """
+    length = HEADER_BYTES + len(messages)
+    next_index = stamp(messages, 0, count, partition, first_index, term, now_ms)
+    entries = make_entries(messages, 0, count, position + HEADER_BYTES, HEADER_BYTES, length, now_ms)
+    header = RecordHeader(
+        length,
+        RecordType.MESSAGES,
+        partition,
+        term,
+        topic,
+        count,
+        first_index,
+        next_index - first_index,
+        now_ms,
+        synced_position,
+        client_address,
+        crc32(messages),
+    )
+    return pack_header(header, position), entries, next_index
+
+
+make_record = _hot.make_record if _hot is not None else make_record_python
