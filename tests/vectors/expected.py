@@ -57,6 +57,16 @@ from lakemq.wire.dialect import Dialect, Form
 from lakemq.wire.header import Header
 from lakemq.wire.messages import MessageBlock
 from lakemq.wire.metadata import ClusterBroker, ClusterPartitionGroup, ClusterTopic, FetchCluster, FetchClusterAck
+from lakemq.wire.own import (
+    ExtendLease,
+    ExtendLeaseAck,
+    FetchRange,
+    FetchRangeAck,
+    PartitionRange,
+    PartitionTime,
+    TopicRanges,
+    TopicTimes,
+)
 from lakemq.wire.produce import (
     FetchProduceFeedback,
     FetchProduceFeedbackAck,
@@ -1052,4 +1062,28 @@ x=\=\u4E2D""",
     ),
 }
 
-EXPECTED: dict[str, Expected] = _SESSION | _METADATA | _COORDINATE | _CONSUME | _PRODUCE | _JOYQUEUE
+_OWN = {
+    "documented/60_fetch_range.request": Expected(
+        request(60, 60),
+        FetchRange(
+            (TopicTimes("orders", (PartitionTime(0), PartitionTime(1, 1700000000000))), TopicTimes("订单")), "shop.g"
+        ),
+    ),
+    "documented/60_fetch_range.response": Expected(
+        response(60, 60),
+        FetchRangeAck(
+            (
+                TopicRanges("orders", (PartitionRange(0, 44, 10, 50, 45), PartitionRange(9, code=187))),
+                TopicRanges("no", code=189),
+            )
+        ),
+    ),
+    "documented/61_extend_lease.request": Expected(
+        request(61, 61), ExtendLease((TopicPartitions("orders", (0, 3)),), "shop.g", 60000)
+    ),
+    "documented/61_extend_lease.response": Expected(
+        response(61, 61), ExtendLeaseAck((TopicCodes("orders", (PartitionCode(0), PartitionCode(3, 140))),))
+    ),
+}
+
+EXPECTED: dict[str, Expected] = _SESSION | _METADATA | _COORDINATE | _CONSUME | _PRODUCE | _OWN | _JOYQUEUE

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakemq.errors import BadFrameError, LakeMQError, UnsupportedCommandError
-from lakemq.wire import consume, coordinate, metadata, produce, session
+from lakemq.wire import consume, coordinate, metadata, own, produce, session
 from lakemq.wire.buffer import Buffer, Reader, Writer
 from lakemq.wire.dialect import Dialect, Form, form_of, status_of
 from lakemq.wire.fields import FieldType
@@ -64,6 +64,8 @@ KINDS = (
     _kind(52, "PRODUCE_MESSAGE_COMMIT", produce.ProduceMessageCommit, produce.ProduceMessageCommitAck, produce),
     _kind(53, "PRODUCE_MESSAGE_ROLLBACK", produce.ProduceMessageRollback, produce.ProduceMessageRollbackAck, produce),
     _kind(54, "FETCH_PRODUCE_FEEDBACK", produce.FetchProduceFeedback, produce.FetchProduceFeedbackAck, produce),
+    _kind(60, "FETCH_RANGE", own.FetchRange, own.FetchRangeAck, own, is_documented_only=True),
+    _kind(61, "EXTEND_LEASE", own.ExtendLease, own.ExtendLeaseAck, own, is_documented_only=True),
 )
 _BY_NUMBER = {kind.number: kind for kind in KINDS}
 _BY_REQUEST = {kind.request_class: kind for kind in KINDS}

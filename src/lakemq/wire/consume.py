@@ -239,7 +239,7 @@ class FetchAckIndexAck:
     topics: tuple[TopicFoundIndexes, ...] = ()
 
 
-_TOPIC_CODES = Struct(TopicCodes, topic=STRING, partitions=Array(Struct(PartitionCode, partition=SHORT, code=INT)))
+TOPIC_CODES = Struct(TopicCodes, topic=STRING, partitions=Array(Struct(PartitionCode, partition=SHORT, code=INT)))
 _TOPIC_PARTITIONS = Struct(TopicPartitions, topic=STRING, partitions=Array(SHORT))
 _FOUND_INDEX = Struct(
     FoundIndex,
@@ -300,7 +300,7 @@ COMMIT_ACK = Struct(
     ),
     app=STRING,
 )
-COMMIT_ACK_ACK = Struct(CommitAckAck, topics=Array(_TOPIC_CODES))
+COMMIT_ACK_ACK = Struct(CommitAckAck, topics=Array(TOPIC_CODES))
 COMMIT_ACK_INDEX = Struct(
     CommitAckIndex,
     topics=Array(
@@ -308,7 +308,7 @@ COMMIT_ACK_INDEX = Struct(
     ),
     app=STRING,
 )
-COMMIT_ACK_INDEX_ACK = Struct(CommitAckIndexAck, topics=Array(_TOPIC_CODES))
+COMMIT_ACK_INDEX_ACK = Struct(CommitAckIndexAck, topics=Array(TOPIC_CODES))
 FETCH_INDEX = Struct(FetchIndex, topics=Array(_TOPIC_PARTITIONS), app=STRING)
 FETCH_INDEX_ACK = Struct(FetchIndexAck, topics=Array(_TOPIC_FOUND_INDEXES))
 FETCH_ACK_INDEX = Struct(FetchAckIndex, topics=Array(_TOPIC_PARTITIONS), app=STRING)

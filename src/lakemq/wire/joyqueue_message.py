@@ -30,7 +30,8 @@ MAGIC = 0x1234
 _MAGIC_OFFSET = 18
 BODY_BYTES_MAX = 3 << 20  # what a JoyQueue server takes
 MESSAGE_BYTES_MIN = 73
-NO_ADDRESS = bytes(16)
+ADDRESS_BYTES = 16
+NO_ADDRESS = bytes(ADDRESS_BYTES)
 
 # businessId may have 100 characters, which can be more than the 127 bytes that fit here: then the whole of it rides
 # in front of the attributes under this key, and comes back from there.
@@ -126,6 +127,11 @@ def write(writer: Writer, fields: MessageFields, client_address: bytes) -> None:
     writer.raw(fixed)
     for text, width in zip(texts, (4, 1, 2, 4, 1), strict=True):
         writer.sized(text, width)
+
+
+def client_address(address: bytes, port: int) -> bytes:
+    """A peer's address in the 16 bytes that messages and records have for it: an IPv6 one loses its last two."""
+    return (port.to_bytes(2, "little") + address).ljust(ADDRESS_BYTES, b"\0")[:ADDRESS_BYTES]
 
 
 def to_stored(data: Buffer, count: int, is_ipv6: bool | None = None) -> bytes:

@@ -1,0 +1,118 @@
+"""Who may do what: every check that stands before a request touches a topic, in the protocol's order."""
+
+from collections.abc import Sequence
+
+from lakemq.broker.changes import Changes, owner_name
+from lakemq.broker.config import BrokerConfig
+from lakemq.broker.events import Now
+from lakemq.broker.ledger import Ledger
+from lakemq.broker.sessions import Connection
+from lakemq.cluster.metadata import Subscription, Topic
+from lakemq.errors import (
+    BrokerNotReadableError,
+    BrokerNotWritableError,
+    ConsumePausedError,
+    ConsumerNotFoundError,
+    ProducerNotFoundError,
+    ServiceUnavailableError,
+    TopicNotFoundError,
+    TopicNotReadableError,
+    TopicNotWritableError,
+)
+from lakemq.policy import ConsumerPolicy, ProducerPolicy
+
+
+class Access:
+    """Says yes by returning what was asked for, or raises the error that says no."""
+
+    def __init__(self, ledger: Ledger, config: BrokerConfig, changes: Changes) -> None:
+        self._ledger = ledger
+        self._config = config
+        self._changes = changes
+        self.is_readable = True
+        self.is_writable = True
+        self.is_draining = False
+
+    def topic(self, name: str, now: Now) -> Topic:
+        """A topic that exists, or does now."""
+        topic = self._ledger.metadata.topics.get(name)
+        if topic is None:
+            if not self._config.creates_missing or self.is_draining:
+                raise TopicNotFoundError(f"there is no topic {name!r}")
+            topic = self._changes.create_topic(name, now)
+        return topic
+
+    def may_introduce(self, app: str, token: str, now: Now) -> bool:
+        """Whether a client may connect as that app."""
+        if self._ledger.metadata.is_token_good(app, token, now.wall_ms):
+            return True
+        owner = owner_name(app)
+        if not self._config.creates_missing or owner in self._ledger.metadata.apps:
+            return False
+        self._changes.create_app(owner, now, is_open=True)
+        return True
+
+    def producer(self, connection: Connection, topic_name: str, app: str, now: Now) -> tuple[Topic, ProducerPolicy]:
+        """A topic that this app may send to from there."""
+        if self.is_draining:
+            raise ServiceUnavailableError("the broker is stopping")
+        if not self.is_writable:
+            raise BrokerNotWritableError("the broker was set to take no messages")
+        topic = self.topic(topic_name, now)
+        subscription = self._ledger.metadata.subscription(topic_name, app)
+        if subscription is None or subscription.producer is None:
+            if not self._config.creates_missing:
+                raise ProducerNotFoundError(f"app {app!r} may not send to topic {topic_name!r}")
+            self._make_app(app, now)
+            subscription = self._changes.subscribe(topic_name, app, now, producer={})
+        policy = subscription.producer
+        assert policy is not None
+        if not topic.is_writable:
+            raise TopicNotWritableError(f"topic {topic_name!r} was set to take no messages")
+        if connection.port.host in policy.black_list:
+            raise TopicNotWritableError(f"{connection.port.host} may not send to topic {topic_name!r}")
+        return topic, policy
+
+    def subscription(self, topic_name: str, app: str, now: Now) -> tuple[Topic, Subscription]:
+        """A topic that this app is a consumer of, whether or not it may receive now."""
+        topic = self.topic(topic_name, now)
+        subscription = self._ledger.metadata.subscription(topic_name, app)
+        if subscription is None or subscription.consumer is None:
+            if not self._config.creates_missing:
+                raise ConsumerNotFoundError(f"app {app!r} may not receive from topic {topic_name!r}")
+            self._make_app(app, now)
+            subscription = self._changes.subscribe(topic_name, app, now, consumer={}, start="earliest")
+        return topic, subscription
+
+    def consumer(
+        self, connection: Connection, topic_name: str, app: str, now: Now
+    ) -> tuple[Topic, Subscription, ConsumerPolicy]:
+        """A topic that this app may receive from there, now."""
+        if not self.is_readable:
+            raise BrokerNotReadableError("the broker was set to hand out no messages")
+        topic, subscription = self.subscription(topic_name, app, now)
+        policy = subscription.consumer
+        assert policy is not None
+        if policy.is_paused:
+            raise ConsumePausedError(f"app {app!r} is paused on topic {topic_name!r}")
+        if not topic.is_readable:
+            raise TopicNotReadableError(f"topic {topic_name!r} was set to hand out no messages")
+        if connection.port.host in policy.black_list:
+            raise TopicNotReadableError(f"{connection.port.host} may not receive from topic {topic_name!r}")
+        return topic, subscription, policy
+
+    def led_partitions(self, topic: Topic) -> Sequence[int]:
+        """The partitions of a topic that this broker holds."""
+        group_id = self._config.group_id
+        if topic.groups.count(group_id) == topic.partition_count:
+            return range(topic.partition_count)  # asked for membership by every request
+        return tuple(partition for partition, group in enumerate(topic.groups) if group == group_id)
+
+    def leads(self, topic: Topic, partition: int) -> bool:
+        """Whether this broker holds that partition."""
+        return 0 <= partition < topic.partition_count and topic.groups[partition] == self._config.group_id
+
+    def _make_app(self, app: str, now: Now) -> None:
+        owner = owner_name(app)
+        if owner not in self._ledger.metadata.apps:
+            self._changes.create_app(owner, now, is_open=True)

@@ -1,0 +1,47 @@
+"""Sending answers: in the connection's dialect, and with an eye on whether the peer still reads."""
+
+from lakemq.broker.events import Now
+from lakemq.broker.sessions import Connection
+from lakemq.broker.waiters import Buffers
+from lakemq.errors import LakeMQError, UnknownError
+from lakemq.wire.commands import Ack, encode_error, encode_response
+from lakemq.wire.dialect import Dialect
+from lakemq.wire.header import Header
+from lakemq.wire.session import presumed
+
+
+def send(connection: Connection, buffers: Buffers, now: Now) -> None:
+    """Send what is ready; a peer that does not read is read from no more until it does."""
+    if connection.is_closing or not buffers:
+        return
+    if not connection.port.send(buffers) and not connection.is_output_full:
+        connection.is_output_full = True
+        connection.output_full_since_ms = now.monotonic_ms
+        connection.port.pause()
+
+
+def encode(connection: Connection, header: Header, ack: Ack | None, now: Now, error: LakeMQError | None) -> Buffers:
+    """An answer as bytes, in the connection's dialect."""
+    dialect = dialect_of(connection, header)
+    return encode_response(ack, header, dialect=dialect, send_time_ms=now.wall_ms, error=error)
+
+
+def answer(connection: Connection, header: Header, ack: Ack | None, now: Now, error: LakeMQError | None = None) -> None:
+    """Send an answer at once."""
+    send(connection, encode(connection, header, ack, now, error), now)
+
+
+def refusal(connection: Connection, header: Header, error: LakeMQError, now: Now) -> Buffers:
+    """The answer to a request that failed as a whole. What does not travel is told as unknown."""
+    told = error if error.status is not None else UnknownError(str(error))
+    return [encode_error(told, header, dialect=dialect_of(connection, header), send_time_ms=now.wall_ms)]
+
+
+def dialect_of(connection: Connection, header: Header) -> Dialect:
+    """The connection's dialect, or the likely one before it has introduced itself."""
+    return connection.dialect if connection.dialect is not None else presumed(header.version)
+
+
+def code_of(error: LakeMQError) -> int:
+    """The code of an error inside a payload."""
+    return error.status if error.status is not None else UnknownError.status or 0

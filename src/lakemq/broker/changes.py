@@ -1,0 +1,255 @@
+"""Changes of topics, apps and subscriptions: checked, capped, then put into the ledger.
+
+Used by operators and, where the broker creates what is missing, by the first request that needs it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from lakemq.broker.config import BrokerConfig
+from lakemq.broker.events import Now
+from lakemq.broker.ledger import Ledger
+from lakemq.cluster.metadata import (
+    PARTITIONS_MAX,
+    TOPIC_TYPES,
+    App,
+    Limits,
+    Subscription,
+    Token,
+    Topic,
+    digest_of,
+    policy_with,
+)
+from lakemq.delivery.ack_index import AckRow
+from lakemq.errors import BadParameterError, NameTakenError, TopicNotFoundError, UnknownNameError
+from lakemq.names import AppName, app_name, owner_of, topic_name
+from lakemq.policy import ConsumerPolicy, ProducerPolicy
+
+STARTS = ("latest", "earliest")
+ROLES = ("producer", "consumer")
+TOKENS_MAX = 16  # of one app
+
+
+class Changes:
+    """Every way to change the metadata."""
+
+    def __init__(self, ledger: Ledger, config: BrokerConfig) -> None:
+        self._ledger = ledger
+        self._config = config
+        self.group_ids: tuple[int, ...] = (config.group_id,)  # where new partitions go, by turns
+
+    # --- topics ------------------------------------------------------------------------------------------------
+
+    def create_topic(
+        self, name: str, now: Now, *, partitions: int | None = None, type: str = "normal", **flags: bool
+    ) -> Topic:
+        """A new topic; BadParameterError if there is one of that name."""
+        metadata = self._ledger.metadata
+        topic_name(name)
+        if name in metadata.topics:
+            raise NameTakenError(f"topic {name!r} exists already")
+        if type not in TOPIC_TYPES:
+            raise BadParameterError(f"a topic is {', '.join(TOPIC_TYPES)}, not {type!r}")
+        count = partitions if partitions is not None else self._config.partitions_default
+        groups = self._groups_of(count)
+        self._check_cap("topics", len(metadata.topics) + 1, self._config.limits.topics_max)
+        self._check_partitions(len(groups))
+        topic = Topic(metadata.next_number, name, type, groups, **_checked_flags(flags))
+        self._put_topic(topic, now)
+        return topic
+
+    def set_topic(self, name: str, now: Now, *, partitions: int | None = None, **flags: bool) -> Topic:
+        """Change a topic: more partitions, or whether it may be written and read."""
+        topic = self._topic(name)
+        changed = replace(topic, **_checked_flags(flags))  # type: ignore[arg-type]  # only its booleans
+        if partitions is not None and partitions != topic.partition_count:
+            if partitions < topic.partition_count:
+                raise BadParameterError(f"topic {name!r} has {topic.partition_count} partitions; it can only grow")
+            groups = self._groups_of(partitions)
+            self._check_partitions(partitions - topic.partition_count)
+            changed = replace(changed, groups=topic.groups + groups[topic.partition_count :])
+        if changed != topic:
+            self._put_topic(changed, now)
+        return changed
+
+    def drop_topic(self, name: str, now: Now) -> None:
+        """Forget a topic and its subscriptions; its messages go when retention takes their segments."""
+        self._topic(name)
+        self._ledger.change({"op": "drop_topic", "name": name}, now.wall_ms)
+
+    def _put_topic(self, topic: Topic, now: Now) -> None:
+        self._ledger.change({"op": "put_topic", "topic": asdict(topic)}, now.wall_ms)
+
+    def _topic(self, name: str) -> Topic:
+        topic = self._ledger.metadata.topics.get(name)
+        if topic is None:
+            raise TopicNotFoundError(f"there is no topic {name!r}")
+        return topic
+
+    def _groups_of(self, partitions: Any) -> tuple[int, ...]:
+        if not isinstance(partitions, int) or isinstance(partitions, bool) or not 1 <= partitions <= PARTITIONS_MAX:
+            raise BadParameterError(f"a topic has 1 to {PARTITIONS_MAX} partitions, not {partitions!r}")
+        ids = self.group_ids
+        return tuple(ids[partition % len(ids)] for partition in range(partitions))
+
+    # --- apps --------------------------------------------------------------------------------------------------
+
+    def create_app(self, name: str, now: Now, *, is_open: bool = False) -> App:
+        """A new app, which nobody can connect as before it has a token, unless it is open."""
+        metadata = self._ledger.metadata
+        if owner_of(app_name(name)) != name:
+            raise BadParameterError(f"{name!r} names an app and a group; make the app, then subscribe {name!r}")
+        if name in metadata.apps:
+            raise NameTakenError(f"app {name!r} exists already")
+        self._check_cap("apps", len(metadata.apps) + 1, self._config.limits.apps_max)
+        app = App(name, is_open=is_open)
+        self._put_app(app, now)
+        return app
+
+    def set_limits(self, name: str, limits: Mapping[str, Any], now: Now) -> App:
+        """How much an app may use in a second."""
+        app = self._app(name)
+        changed = replace(app, limits=policy_with(app.limits, limits))
+        assert isinstance(changed.limits, Limits)
+        self._put_app(changed, now)
+        return changed
+
+    def add_token(self, name: str, token_id: str, token: str, now: Now, *, expires_ms: int = 0) -> App:
+        """One more token for an app; those before stay good."""
+        app = self._app(name)
+        if len(token) < 8:
+            raise BadParameterError("a token has at least 8 characters")
+        if not isinstance(expires_ms, int) or (expires_ms and expires_ms <= now.wall_ms):
+            raise BadParameterError("the token would have expired already")
+        if any(known.id == token_id for known in app.tokens):
+            raise NameTakenError(f"app {name!r} has a token {token_id!r} already")
+        self._check_cap("tokens of one app", len(app.tokens) + 1, TOKENS_MAX)
+        changed = replace(app, tokens=(*app.tokens, Token(token_id, digest_of(token), expires_ms)))
+        self._put_app(changed, now)
+        return changed
+
+    def drop_token(self, name: str, token_id: str, now: Now) -> App:
+        """That token is good no more; connections that used it stay."""
+        app = self._app(name)
+        kept = tuple(token for token in app.tokens if token.id != token_id)
+        if len(kept) == len(app.tokens):
+            raise UnknownNameError(f"app {name!r} has no token {token_id!r}")
+        changed = replace(app, tokens=kept)
+        self._put_app(changed, now)
+        return changed
+
+    def drop_app(self, name: str, now: Now) -> None:
+        """Forget an app with its tokens and subscriptions."""
+        self._app(name)
+        self._ledger.change({"op": "drop_app", "name": name}, now.wall_ms)
+
+    def _put_app(self, app: App, now: Now) -> None:
+        self._ledger.change({"op": "put_app", "app": asdict(app)}, now.wall_ms)
+
+    def _app(self, name: str) -> App:
+        app = self._ledger.metadata.apps.get(name)
+        if app is None:
+            raise UnknownNameError(f"there is no app {name!r}")
+        return app
+
+    # --- subscriptions -----------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topic: str,
+        app: str,
+        now: Now,
+        *,
+        producer: Mapping[str, Any] | None = None,
+        consumer: Mapping[str, Any] | None = None,
+        start: str = "latest",
+    ) -> Subscription:
+        """Allow an app to send to a topic, to receive from it, or change the policies it does it by.
+
+        A role that is None stays as it is. A new consumer begins with new messages, or with the oldest kept.
+        """
+        known = self._topic(topic)
+        self._app(owner_of(app_name(app)))
+        if start not in STARTS:
+            raise BadParameterError(f"a consumer starts at {' or '.join(STARTS)}, not {start!r}")
+        metadata = self._ledger.metadata
+        old = metadata.subscription(topic, app)
+        if old is None:
+            self._check_cap("subscriptions", len(metadata.subscriptions) + 1, self._config.limits.subscriptions_max)
+            old = Subscription(metadata.next_number, topic, app)
+        new = replace(
+            old,
+            producer=self._producer_policy(old, producer),
+            consumer=self._consumer_policy(old, consumer),
+        )
+        if new.producer is None and new.consumer is None:
+            raise BadParameterError("a subscription is for a producer, a consumer or both")
+        self._ledger.change({"op": "put_subscription", "subscription": asdict(new)}, now.wall_ms)
+        if old.consumer is None and new.consumer is not None and start == "latest":
+            self._start_at_the_end(new, known, now)
+        return new
+
+    def unsubscribe(self, topic: str, app: str, now: Now, *, role: str | None = None) -> None:
+        """The app may do nothing with the topic any more, or one thing less; its place in it is forgotten."""
+        if role not in (None, *ROLES):
+            raise BadParameterError(f"a role is {' or '.join(ROLES)}, not {role!r}")
+        old = self._ledger.metadata.subscription(topic, app)
+        if old is None or (role is not None and getattr(old, role) is None):
+            raise UnknownNameError(f"app {app!r} has no subscription to topic {topic!r}")
+        kept = (old.producer if role == "consumer" else None), (old.consumer if role == "producer" else None)
+        if kept == (None, None):
+            self._ledger.change({"op": "drop_subscription", "topic": topic, "app": app}, now.wall_ms)
+            return
+        # A consumer that comes back is another one: what is remembered by the old number is not its.
+        number = old.number if kept[0] is None else self._ledger.metadata.next_number
+        new = replace(old, number=number, producer=kept[0], consumer=kept[1])
+        self._ledger.change({"op": "put_subscription", "subscription": asdict(new)}, now.wall_ms)
+
+    def _start_at_the_end(self, subscription: Subscription, topic: Topic, now: Now) -> None:
+        group = self._ledger.group
+        rows = [
+            AckRow(subscription.number, partition, index)
+            for partition in range(topic.partition_count)
+            if (index := group.next_index(topic.number, partition)) > 0
+        ]
+        if rows:
+            self._ledger.move_acks(rows, now.wall_ms)
+
+    def _producer_policy(self, old: Subscription, said: Mapping[str, Any] | None) -> ProducerPolicy | None:
+        if said is None:
+            return old.producer
+        policy: ProducerPolicy = policy_with(old.producer or ProducerPolicy(), said)
+        return policy
+
+    def _consumer_policy(self, old: Subscription, said: Mapping[str, Any] | None) -> ConsumerPolicy | None:
+        if said is None:
+            return old.consumer
+        default = ConsumerPolicy(batch_size=self._config.batch_size_default)
+        policy: ConsumerPolicy = policy_with(old.consumer or default, said)
+        return policy
+
+    # --- caps --------------------------------------------------------------------------------------------------
+
+    def _check_partitions(self, more: int) -> None:
+        count = sum(topic.partition_count for topic in self._ledger.metadata.topics.values()) + more
+        self._check_cap("partitions", count, self._config.limits.partitions_total_max)
+
+    def _check_cap(self, noun: str, count: int, count_max: int) -> None:
+        if count > count_max:
+            raise BadParameterError(f"there would be {count} {noun}; {count_max} are allowed")
+
+
+def owner_name(app: str) -> str:
+    """The part of an app's name that has the tokens."""
+    return owner_of(AppName(app))
+
+
+def _checked_flags(flags: Mapping[str, Any]) -> dict[str, bool]:
+    known = ("is_writable", "is_readable", "is_archived")
+    for name, value in flags.items():
+        if name not in known:
+            raise BadParameterError(f"{name!r} is not a setting of a topic: partitions, {', '.join(known)}")
+        if not isinstance(value, bool):
+            raise BadParameterError(f"{name} is true or false, not {value!r}")
+    return dict(flags)

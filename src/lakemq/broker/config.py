@@ -1,0 +1,40 @@
+"""BrokerConfig: what an operator decides about one broker. Caps and rates are in `limits.py`."""
+
+from dataclasses import dataclass, field
+
+from lakemq.broker.limits import BrokerLimits
+from lakemq.storage.retention import RetentionPolicy
+
+ASSIGNOR = "even"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """Times in milliseconds."""
+
+    broker_id: int = 0
+    group_id: int = 0  # the partition group this broker holds
+    data_center: str = ""
+    # What clients are told to connect to; empty: the address they connected to.
+    advertised_host: str = ""
+    advertised_port: int = 0
+    # Topics, apps and subscriptions are made on first use, and any token will do.
+    creates_missing: bool = False
+    partitions_default: int = 4
+    batch_size_default: int = 1000
+    admin_app: str = ""  # may speak for every app
+    assignor: str = ASSIGNOR
+    # A client may ask for its own.
+    produce_timeout_ms: int = 5000
+    long_poll_max_ms: int = 60_000
+    session_timeout_ms: int = 60_000
+    # A sync that takes longer makes new ACK_FLUSH requests fail with 101; past the second the broker resigns (F20).
+    slow_sync_ms: int = 2000
+    sync_limit_ms: int = 30_000
+    # While nobody waits for a sync, neither a producer nor a consumer, there is none sooner than this after the last.
+    lazy_sync_ms: int = 20
+    drain_timeout_ms: int = 10_000
+    retention: RetentionPolicy = field(default_factory=RetentionPolicy)
+    retention_every_ms: int = 60_000
+    uniq_ids_max: int = 50_000  # how many sent ids are remembered, to store a repeated send once
+    limits: BrokerLimits = field(default_factory=BrokerLimits)

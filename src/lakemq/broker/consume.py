@@ -1,0 +1,630 @@
+"""Receiving: messages lent by topic or read by partition, acks, and where an app stands.
+
+FETCH_TOPIC_MESSAGE lends a partition; a request that finds nothing waits until something becomes visible, and is
+answered empty when its time is over. An ack is a record in the journal and is answered once that is written.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from lakemq.broker.access import Access
+from lakemq.broker.answers import answer, code_of, encode
+from lakemq.broker.config import BrokerConfig
+from lakemq.broker.events import Now
+from lakemq.broker.ledger import Ledger
+from lakemq.broker.metrics import Metrics
+from lakemq.broker.sessions import AppRates, Connection, Sessions
+from lakemq.broker.waiters import Buffers, CommandReply, Deadlines, Poll, Waiters
+from lakemq.cluster.metadata import Subscription, Topic
+from lakemq.delivery.ack_index import AckRow
+from lakemq.delivery.owners import Lease, Owners
+from lakemq.errors import (
+    AckError,
+    BadParameterError,
+    ConsumerNotFoundError,
+    IndexAboveRangeError,
+    IndexBelowRangeError,
+    IndexOutOfRangeError,
+    LakeMQError,
+    NotLeaderForFetchError,
+    ReadError,
+    RetryStoreError,
+    from_status,
+)
+from lakemq.message import AckType
+from lakemq.policy import ConsumerPolicy
+from lakemq.storage.fetch import RecordSlice
+from lakemq.wire.commands import Ack
+from lakemq.wire.consume import (
+    ACK_INDEX,
+    NEWEST_INDEX,
+    OLDEST_INDEX,
+    RETRY_PARTITION,
+    CommitAck,
+    CommitAckAck,
+    CommitAckIndex,
+    CommitAckIndexAck,
+    FetchAckIndex,
+    FetchAckIndexAck,
+    FetchIndex,
+    FetchIndexAck,
+    FetchPartitionMessage,
+    FetchPartitionMessageAck,
+    FetchTopicMessage,
+    FetchTopicMessageAck,
+    FoundIndex,
+    PartitionAcks,
+    PartitionCode,
+    PartitionFetch,
+    PartitionMessages,
+    TopicCodes,
+    TopicFetch,
+    TopicFoundIndexes,
+    TopicMessages,
+    TopicPartitionMessages,
+)
+from lakemq.wire.dialect import Dialect
+from lakemq.wire.header import Header
+from lakemq.wire.messages import EMPTY, MessageBlock, join
+from lakemq.wire.own import (
+    NO_TIME,
+    ExtendLease,
+    ExtendLeaseAck,
+    FetchRange,
+    FetchRangeAck,
+    PartitionRange,
+    PartitionTime,
+    TopicRanges,
+    TopicTimes,
+)
+
+Slices = list[RecordSlice]
+
+
+class Lending:
+    """One app on one topic: what is lent, and who waits for more."""
+
+    __slots__ = ("app", "number", "owners", "parked", "topic", "topic_number")
+
+    def __init__(self, topic: Topic, subscription: Subscription, partitions: Iterable[int]) -> None:
+        self.topic = topic.name
+        self.topic_number = topic.number
+        self.app = subscription.app
+        self.number = subscription.number
+        self.owners = Owners(partitions)
+        self.parked: deque[Poll] = deque()
+
+
+class Consuming:
+    """Hands messages out and takes acks in."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        config: BrokerConfig,
+        access: Access,
+        sessions: Sessions,
+        waiters: Waiters,
+        metrics: Metrics,
+    ) -> None:
+        self._ledger = ledger
+        self._group = ledger.group
+        self._config = config
+        self._access = access
+        self._sessions = sessions
+        self._waiters = waiters
+        self._metrics = metrics
+        self._lendings: dict[int, Lending] = {}  # by subscription number
+        self._by_topic: dict[int, list[Lending]] = {}
+        self.deadlines = Deadlines()
+
+    # --- lending -----------------------------------------------------------------------------------------------
+
+    def fetch_topic(self, connection: Connection, header: Header, command: FetchTopicMessage, now: Now) -> None:
+        """Lend messages of one partition per topic."""
+        connection.check_app(command.app, self._config.admin_app)
+        entries = []
+        first_error: LakeMQError | None = None
+        for wish in command.topics:
+            try:
+                slices, lending = self._fetch_one(connection, wish, command, now)
+            except LakeMQError as error:
+                first_error = first_error or error
+                self._metrics.errors[code_of(error)] += 1
+                entries.append(TopicMessages(wish.topic, EMPTY, code_of(error)))
+                continue
+            if not slices and len(command.topics) == 1 and self._park(connection, header, wish, command, lending, now):
+                return
+            entries.append(TopicMessages(wish.topic, self._block(connection, lending, slices)))
+        told = first_error if connection.dialect is Dialect.DOCUMENTED else None
+        answer(connection, header, FetchTopicMessageAck(tuple(entries)), now, told)
+
+    def _fetch_one(
+        self, connection: Connection, wish: TopicFetch, command: FetchTopicMessage, now: Now
+    ) -> tuple[Slices, Lending]:
+        name = connection.full_topic(wish.topic)
+        topic, subscription, policy = self._access.consumer(connection, name, command.app, now)
+        if (name, command.app) not in connection.consumers:
+            raise ConsumerNotFoundError(f"the connection did not send ADD_CONSUMER for topic {wish.topic!r}")
+        lending = self.lending(topic, subscription)
+        if not self._access.led_partitions(topic):
+            raise NotLeaderForFetchError(f"no partition of topic {wish.topic!r} is at this broker")
+        slices = self._lend(connection, lending, policy, wish.count, command.ack_timeout_ms, now)
+        return slices, lending
+
+    def lending(self, topic: Topic, subscription: Subscription) -> Lending:
+        """What runs for that app on that topic, begun if need be."""
+        lending = self._lendings.get(subscription.number)
+        if lending is None:
+            lending = Lending(topic, subscription, self._access.led_partitions(topic))
+            self._lendings[subscription.number] = lending
+            self._by_topic.setdefault(topic.number, []).append(lending)
+        return lending
+
+    def _lend(
+        self,
+        connection: Connection,
+        lending: Lending,
+        policy: ConsumerPolicy,
+        count: int,
+        ack_timeout_ms: int,
+        now: Now,
+    ) -> Slices:
+        """Lend the partition whose turn it is; nothing if none has anything, or the consumer may not have more."""
+        owners = lending.owners
+        consumer = connection.port.id
+        if not owners.has_ready or owners.held_count(consumer) >= policy.partitions_max:
+            return []
+        rates = self._sessions.rates_of(lending.app, self._ledger.metadata, now.monotonic_ms)
+        if rates is not None and not self._may_fetch(rates, now):
+            return []
+        count = min(count, policy.batch_size) if count > 0 else policy.batch_size
+        lease_ms = ack_timeout_ms if ack_timeout_ms > 0 else policy.ack_timeout_ms
+        unreadable: LakeMQError | None = None
+        tried: list[int] = []
+        slices: Slices = []
+        while not slices and (partition := owners.take_ready()) is not None:
+            index = self._next_index(lending, partition, now)
+            if index >= self._group.visible_index(lending.topic_number, partition):
+                continue
+            try:
+                slices = self._group.read(
+                    lending.topic_number, partition, index, count, self._config.limits.fetch_bytes_max
+                )
+            except (ReadError, IndexOutOfRangeError) as error:
+                unreadable = unreadable or error
+                tried.append(partition)
+                continue
+            lease = Lease(consumer, index, slices[-1].next_index, now.monotonic_ms + lease_ms)
+            owners.lend(partition, lease)
+        for partition in tried:  # the damage stays until somebody seeks past it; the others go on
+            owners.offer(partition)
+        if not slices and unreadable is not None:
+            raise unreadable
+        if rates is not None:
+            rates.fetch.take(sum(one.next_index - one.first_index for one in slices), now.monotonic_ms)
+            rates.fetch_bytes.take(sum(len(one.messages) for one in slices), now.monotonic_ms)
+        return slices
+
+    def _may_fetch(self, rates: AppRates, now: Now) -> bool:
+        if rates.fetch.take(0, now.monotonic_ms) and rates.fetch_bytes.take(0, now.monotonic_ms):
+            return True
+        self._metrics.capped["app_rate"] += 1
+        return False
+
+    def _next_index(self, lending: Lending, partition: int, now: Now) -> int:
+        """Where the app goes on: not before the oldest message kept."""
+        index = self._ledger.state.acks.get(lending.number, partition)
+        first = self._group.first_index(lending.topic_number, partition)
+        if index < first:
+            self._ledger.move_acks([AckRow(lending.number, partition, first)], now.wall_ms)
+            return first
+        return index
+
+    def _block(self, connection: Connection, lending: Lending, slices: Slices) -> MessageBlock:
+        block = self._joined(connection, slices)
+        if slices:
+            key = lending.topic, lending.app
+            self._metrics.messages_out[key] += slices[-1].next_index - slices[0].first_index
+            self._metrics.bytes_out[key] += len(block)
+        return block
+
+    def _joined(self, connection: Connection, slices: Slices) -> MessageBlock:
+        if connection.dialect is Dialect.JOYQUEUE:
+            blocks = [
+                MessageBlock(one.message_count, (one.messages,), client_address=one.client_address) for one in slices
+            ]
+            return join(blocks, Dialect.JOYQUEUE)
+        return MessageBlock(sum([one.message_count for one in slices]), tuple([one.messages for one in slices]))
+
+    # --- long polls --------------------------------------------------------------------------------------------
+
+    def _park(
+        self,
+        connection: Connection,
+        header: Header,
+        wish: TopicFetch,
+        command: FetchTopicMessage,
+        lending: Lending,
+        now: Now,
+    ) -> bool:
+        """Let a request wait; False if it may not, and is answered at once."""
+        wait_ms = min(command.long_poll_timeout_ms, self._config.long_poll_max_ms)
+        limits = self._config.limits
+        if wait_ms <= 0 or self._access.is_draining:
+            return False
+        if self.deadlines.waiting >= limits.parked_polls_max:
+            self._metrics.capped["parked_polls"] += 1
+            return False
+        if connection.parked_polls >= limits.parked_polls_per_connection_max:
+            self._metrics.capped["parked_polls_per_connection"] += 1
+            return False
+
+        def tell(found: TopicMessages, when: Now) -> None:
+            error = from_status(found.code) if found.code and connection.dialect is Dialect.DOCUMENTED else None
+            answer(connection, header, FetchTopicMessageAck((found,)), when, error)
+
+        poll = Poll(connection, wish.topic, wish.count, command.ack_timeout_ms, now.monotonic_ms + wait_ms, tell)
+        lending.parked.append(poll)
+        self.deadlines.add(poll)
+        connection.parked_polls += 1
+        return True
+
+    def _end(self, poll: Poll) -> None:
+        self.deadlines.done(poll)
+        poll.connection.parked_polls -= 1
+
+    def _tell(self, poll: Poll, now: Now, block: MessageBlock = EMPTY, code: int = 0) -> None:
+        self._end(poll)
+        poll.tell(TopicMessages(poll.topic, block, code), now)
+
+    def made_visible(self, changed: Iterable[tuple[int, int]], now: Now) -> None:
+        """New messages can be read: wake who waits for them."""
+        woken: dict[Lending, None] = {}
+        for topic, partition in changed:
+            for lending in self._by_topic.get(topic, ()):
+                lending.owners.offer(partition)
+                if lending.parked:
+                    woken[lending] = None
+        for lending in woken:
+            self.wake(lending, now)
+
+    def wake(self, lending: Lending, now: Now) -> None:
+        """Serve those who wait, the longest first, as long as there is something."""
+        passed_over: list[Poll] = []
+        while lending.parked and lending.owners.has_ready:
+            poll = lending.parked.popleft()
+            if poll.is_done:
+                continue
+            if poll.connection.is_output_full or not self._serve(lending, poll, now):
+                passed_over.append(poll)
+        lending.parked.extendleft(reversed(passed_over))
+
+    def _serve(self, lending: Lending, poll: Poll, now: Now) -> bool:
+        try:
+            _, subscription, policy = self._access.consumer(poll.connection, lending.topic, lending.app, now)
+            if subscription.number != lending.number:
+                raise ConsumerNotFoundError(f"the subscription to {lending.topic!r} was made anew")
+            slices = self._lend(poll.connection, lending, policy, poll.count, poll.ack_timeout_ms, now)
+        except LakeMQError as error:
+            self._tell(poll, now, code=code_of(error))
+            return True
+        if not slices:
+            return False
+        self._tell(poll, now, self._block(poll.connection, lending, slices))
+        return True
+
+    # --- time passes, consumers go ------------------------------------------------------------------------------
+
+    def tick(self, now: Now) -> None:
+        """End the polls and leases whose time is over."""
+        for poll in self.deadlines.due(now.monotonic_ms):
+            self._tell(poll, now)
+        for lending in self._lendings.values():
+            if lending.owners.lent_count:
+                expired = lending.owners.release_expired(now.monotonic_ms)
+                if expired:
+                    self._metrics.settled[lending.topic, lending.app, "expired"] += len(expired)
+            if lending.parked and lending.owners.has_ready:
+                self.wake(lending, now)
+
+    def consumer_gone(self, connection: Connection, topic: str, app: str, now: Now) -> None:
+        """A consumer left: what it had may be lent again, and its polls are answered empty."""
+        subscription = self._ledger.metadata.subscription(topic, app)
+        lending = self._lendings.get(subscription.number) if subscription is not None else None
+        if lending is None:
+            return
+        for poll in lending.parked:
+            if poll.connection is connection and not poll.is_done:
+                self._tell(poll, now)
+        lending.parked = deque(poll for poll in lending.parked if not poll.is_done)
+        if lending.owners.release_all(connection.port.id):
+            self.wake(lending, now)
+
+    def refresh(self, now: Now) -> None:
+        """The metadata changed: forget lendings of subscriptions that are gone, look at partitions that are new."""
+        metadata = self._ledger.metadata
+        for number, lending in list(self._lendings.items()):
+            subscription = metadata.subscription(lending.topic, lending.app)
+            topic = metadata.topics.get(lending.topic)
+            is_there = subscription is not None and subscription.number == number and topic is not None
+            if not is_there or subscription is None or subscription.consumer is None or topic is None:
+                del self._lendings[number]
+                self._by_topic[lending.topic_number].remove(lending)
+                error = ConsumerNotFoundError(f"app {lending.app!r} is no consumer of {lending.topic!r} any more")
+                for poll in lending.parked:
+                    if not poll.is_done:
+                        self._tell(poll, now, code=code_of(error))
+                continue
+            for partition in self._access.led_partitions(topic):
+                lending.owners.offer(partition)
+            self.wake(lending, now)
+
+    def drain(self, now: Now) -> None:
+        """Answer every poll: the broker stops."""
+        for lending in self._lendings.values():
+            for poll in lending.parked:
+                if not poll.is_done:
+                    self._tell(poll, now)
+            lending.parked.clear()
+
+    # --- reading by partition ------------------------------------------------------------------------------------
+
+    def fetch_partition(self, connection: Connection, header: Header, command: FetchPartitionMessage, now: Now) -> None:
+        """Read from where the client says; nothing is lent."""
+        connection.check_app(command.app, self._config.admin_app)
+        entries = []
+        for wish in command.topics:
+            partitions = []
+            for one in wish.partitions:
+                block, code = EMPTY, 0
+                try:
+                    block = self._read(connection, wish.topic, command.app, one, now)
+                except LakeMQError as error:
+                    code = code_of(error)
+                    self._metrics.errors[code] += 1
+                partitions.append(PartitionMessages(one.partition, block, code))
+            entries.append(TopicPartitionMessages(wish.topic, tuple(partitions)))
+        answer(connection, header, FetchPartitionMessageAck(tuple(entries)), now)
+
+    def _read(self, connection: Connection, name: str, app: str, wish: PartitionFetch, now: Now) -> MessageBlock:
+        full = connection.full_topic(name)
+        topic, subscription, _ = self._access.consumer(connection, full, app, now)
+        self._check_leads(topic, wish.partition)
+        if wish.count <= 0:
+            raise BadParameterError(f"count {wish.count} is not a number of messages")
+        index = wish.index
+        if index == ACK_INDEX:
+            first = self._group.first_index(topic.number, wish.partition)
+            index = max(self._ledger.state.acks.get(subscription.number, wish.partition), first)
+        rates = self._sessions.rates_of(app, self._ledger.metadata, now.monotonic_ms)
+        if rates is not None and not self._may_fetch(rates, now):
+            return EMPTY
+        limit = self._config.limits.fetch_bytes_max
+        slices = self._group.read(topic.number, wish.partition, index, wish.count, limit)
+        block = self._joined(connection, slices)
+        if slices:
+            count = slices[-1].next_index - slices[0].first_index
+            if rates is not None:
+                rates.fetch.take(count, now.monotonic_ms)
+                rates.fetch_bytes.take(len(block), now.monotonic_ms)
+            self._metrics.messages_out[full, app] += count
+            self._metrics.bytes_out[full, app] += len(block)
+        return block
+
+    # --- acks --------------------------------------------------------------------------------------------------
+
+    def commit_ack(self, connection: Connection, header: Header, command: CommitAck, now: Now) -> None:
+        """Take acks; answered when they are written."""
+        connection.check_app(command.app, self._config.admin_app)
+        woken: dict[Lending, None] = {}
+        entries = []
+        for said in command.topics:
+            ack = partial(self._ack, connection, said.topic, command.app, woken, now)
+            codes = [PartitionCode(one.partition, self._code(ack, one)) for one in said.partitions]
+            entries.append(TopicCodes(said.topic, tuple(codes)))
+        self._after_write(connection, header, CommitAckAck(tuple(entries)), now)
+        for lending in woken:
+            self.wake(lending, now)
+
+    def _ack(
+        self,
+        connection: Connection,
+        name: str,
+        app: str,
+        woken: dict[Lending, None],
+        now: Now,
+        said: PartitionAcks,
+    ) -> None:
+        full = connection.full_topic(name)
+        topic, subscription = self._access.subscription(full, app, now)
+        if said.partition == RETRY_PARTITION:
+            raise RetryStoreError("this version of the broker keeps no retries")
+        self._check_leads(topic, said.partition)
+        if not said.acks:
+            return
+        lending = self.lending(topic, subscription)
+        low, high = _run_of(said)
+        if high >= self._group.visible_index(topic.number, said.partition):
+            raise IndexOutOfRangeError(f"index {high} was never handed out")
+        lease = lending.owners.lease(said.partition)
+        is_mine = lease is not None and lease.consumer == connection.port.id
+        if any(one.type != AckType.SUCCESS for one in said.acks):
+            if is_mine:
+                lending.owners.release(said.partition)
+                woken[lending] = None
+            assert subscription.consumer is not None
+            if subscription.consumer.is_retry:
+                raise RetryStoreError("this version of the broker keeps no retries: the messages come again at once")
+            self._metrics.settled[full, app, "released"] += len(said.acks)
+            return
+        before = self._ledger.state.acks.get(subscription.number, said.partition)
+        if low > max(before, self._group.first_index(topic.number, said.partition)):
+            if connection.dialect is Dialect.JOYQUEUE:
+                return  # its server changes nothing and says so to nobody
+            raise AckError(f"index {before} comes before {low} and is not acked: the lease was lost, or acks left out")
+        if high < before:
+            return  # a late double
+        after = high + 1
+        self._ledger.move_acks([AckRow(subscription.number, said.partition, after)], now.wall_ms)
+        self._metrics.settled[full, app, "ack"] += after - before
+        if lease is None:
+            lending.owners.offer(said.partition)
+        elif after >= lease.next_index or (is_mine and connection.dialect is Dialect.JOYQUEUE):
+            lending.owners.release(said.partition)  # JoyQueue's clients ack all they want to, then ask again
+        elif is_mine:
+            lease.first_index = after
+        woken[lending] = None
+
+    def commit_index(self, connection: Connection, header: Header, command: CommitAckIndex, now: Now) -> None:
+        """Set ack indexes; answered when they are written."""
+        connection.check_app(command.app, self._config.admin_app)
+        entries = []
+        for said in command.topics:
+            seek = partial(self.seek, connection.full_topic(said.topic), command.app, now)
+            codes = [
+                PartitionCode(one.partition, self._code(seek, one.partition, one.index)) for one in said.partitions
+            ]
+            entries.append(TopicCodes(said.topic, tuple(codes)))
+        self._after_write(connection, header, CommitAckIndexAck(tuple(entries)), now)
+
+    def seek(self, name: str, app: str, now: Now, partition: int, index: int) -> int:
+        """Move an app to an index of one partition, whoever has it in hand; returns where that is."""
+        topic, subscription = self._access.subscription(name, app, now)
+        self._check_leads(topic, partition)
+        first = self._group.first_index(topic.number, partition)
+        visible = self._group.visible_index(topic.number, partition)
+        if index == NEWEST_INDEX:
+            index = visible
+        elif index == OLDEST_INDEX:
+            index = first
+        elif index < first:
+            raise IndexBelowRangeError(f"index {index} is below {first}, the oldest that is kept")
+        elif index > visible:
+            raise IndexAboveRangeError(f"index {index} is above {visible}, the end of what can be read")
+        self._ledger.move_acks([AckRow(subscription.number, partition, index)], now.wall_ms)
+        lending = self.lending(topic, subscription)
+        lending.owners.release(partition)
+        self.wake(lending, now)
+        return index
+
+    def extend_lease(self, connection: Connection, header: Header, command: ExtendLease, now: Now) -> None:
+        """A consumer is still at work."""
+        connection.check_app(command.app, self._config.admin_app)
+        entries = []
+        for said in command.topics:
+            extend = partial(self._extend, connection, said.topic, command, now)
+            codes = [PartitionCode(partition, self._code(extend, partition)) for partition in said.partitions]
+            entries.append(TopicCodes(said.topic, tuple(codes)))
+        answer(connection, header, ExtendLeaseAck(tuple(entries)), now)
+
+    def _extend(self, connection: Connection, name: str, command: ExtendLease, now: Now, partition: int) -> None:
+        topic, subscription = self._access.subscription(connection.full_topic(name), command.app, now)
+        policy = subscription.consumer
+        assert policy is not None
+        lease_ms = command.ack_timeout_ms if command.ack_timeout_ms > 0 else policy.ack_timeout_ms
+        owners = self.lending(topic, subscription).owners
+        if not owners.extend(partition, connection.port.id, now.monotonic_ms + lease_ms):
+            raise AckError(f"partition {partition} of topic {name!r} is not lent to this connection")
+
+    # --- where an app stands -------------------------------------------------------------------------------------
+
+    def fetch_index(
+        self, connection: Connection, header: Header, command: FetchIndex | FetchAckIndex, now: Now
+    ) -> None:
+        """The next index the app will get, the oldest kept, and the end of what can be read."""
+        connection.check_app(command.app, self._config.admin_app)
+        entries = []
+        for wish in command.topics:
+            found = []
+            for partition in wish.partitions:
+                try:
+                    found.append(self._stand(connection.full_topic(wish.topic), command.app, partition, now))
+                except LakeMQError as error:
+                    found.append(FoundIndex(partition, code=code_of(error)))
+            entries.append(TopicFoundIndexes(wish.topic, tuple(found)))
+        of = FetchIndexAck if isinstance(command, FetchIndex) else FetchAckIndexAck
+        answer(connection, header, of(tuple(entries)), now)
+
+    def _stand(self, name: str, app: str, partition: int, now: Now) -> FoundIndex:
+        topic, subscription = self._access.subscription(name, app, now)
+        self._check_leads(topic, partition)
+        first = self._group.first_index(topic.number, partition)
+        index = max(self._ledger.state.acks.get(subscription.number, partition), first)
+        visible = self._group.visible_index(topic.number, partition)
+        return FoundIndex(partition, index, 0, first, visible)
+
+    def fetch_range(self, connection: Connection, header: Header, command: FetchRange, now: Now) -> None:
+        """How far partitions reach, and which index a moment has."""
+        connection.check_app(command.app, self._config.admin_app)
+        entries = []
+        for wish in command.topics:
+            try:
+                entries.append(self._ranges(connection, wish, command.app, now))
+            except LakeMQError as error:
+                entries.append(TopicRanges(wish.topic, code=code_of(error)))
+        answer(connection, header, FetchRangeAck(tuple(entries)), now)
+
+    def _ranges(self, connection: Connection, wish: TopicTimes, app: str, now: Now) -> TopicRanges:
+        name = connection.full_topic(wish.topic)
+        topic, _ = self._access.subscription(name, app, now)
+        wanted = wish.partitions or tuple(PartitionTime(one) for one in self._access.led_partitions(topic))
+        found = []
+        for one in wanted:
+            try:
+                stand = self._stand(name, app, one.partition, now)
+            except LakeMQError as error:
+                found.append(PartitionRange(one.partition, code=code_of(error)))
+                continue
+            at = -1 if one.time_ms == NO_TIME else self._group.index_of_time(topic.number, one.partition, one.time_ms)
+            found.append(PartitionRange(one.partition, stand.index, stand.left_index, stand.right_index, at))
+        return TopicRanges(wish.topic, tuple(found))
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _check_leads(self, topic: Topic, partition: int) -> None:
+        if not self._access.leads(topic, partition):
+            raise NotLeaderForFetchError(f"partition {partition} of topic {topic.name!r} is not at this broker")
+
+    def _code(self, act: Callable[..., object], *arguments: object) -> int:
+        """0 if that goes well, or the code of what did not."""
+        try:
+            act(*arguments)
+        except LakeMQError as error:
+            self._metrics.errors[code_of(error)] += 1
+            return code_of(error)
+        return 0
+
+    def _after_write(self, connection: Connection, header: Header, ack: Ack, now: Now) -> None:
+        """Answer once what was appended in this turn is written."""
+
+        def refused(error: LakeMQError) -> Buffers:
+            return encode(connection, header, _all_failed(ack, code_of(error)), now, None)
+
+        self._waiters.park(
+            CommandReply(
+                connection,
+                self._ledger.end_position,
+                encode(connection, header, ack, now, None),
+                refused,
+                waits_for_sync=False,
+            )
+        )
+
+
+def _run_of(said: PartitionAcks) -> tuple[int, int]:
+    """First and last of the acked indexes; AckError unless they are a run without gaps and doubles."""
+    indexes = [one.index for one in said.acks]
+    low, high = min(indexes), max(indexes)
+    if high - low + 1 != len(indexes) or len(set(indexes)) != len(indexes):
+        raise AckError(f"the indexes of partition {said.partition} are not a run without gaps and doubles")
+    return low, high
+
+
+def _all_failed(ack: Ack, code: int) -> Ack:
+    topics = tuple(
+        TopicCodes(topic.topic, tuple(PartitionCode(one.partition, one.code or code) for one in topic.partitions))
+        for topic in ack.topics
+    )
+    return type(ack)(topics)

@@ -1,0 +1,160 @@
+"""ADD_CONNECTION and what hangs on it: producers, consumers, heartbeats, health."""
+
+from lakemq.broker.access import Access
+from lakemq.broker.answers import answer, encode
+from lakemq.broker.config import BrokerConfig
+from lakemq.broker.consume import Consuming
+from lakemq.broker.events import Now
+from lakemq.broker.ledger import Ledger
+from lakemq.broker.sessions import Connection
+from lakemq.broker.waiters import CommandReply, Waiters
+from lakemq.errors import (
+    AuthenticationError,
+    BadParameterError,
+    ConsumerNotFoundError,
+    LakeMQError,
+    NoPermissionError,
+    ProducerNotFoundError,
+)
+from lakemq.names import app_name, owner_of
+from lakemq.wire.header import Header
+from lakemq.wire.session import (
+    AddConnection,
+    AddConnectionAck,
+    AddConsumer,
+    AddConsumerAck,
+    AddProducer,
+    AddProducerAck,
+    FetchHealth,
+    FetchHealthAck,
+    Heartbeat,
+    RemoveConnection,
+    RemoveConsumer,
+    RemoveProducer,
+    TopicConsumer,
+    TopicProducer,
+)
+
+HEALTHY = 100.0
+
+
+class Introducing:
+    """Who connects, and what they say they will do."""
+
+    def __init__(
+        self, ledger: Ledger, config: BrokerConfig, access: Access, consuming: Consuming, waiters: Waiters
+    ) -> None:
+        self._ledger = ledger
+        self._config = config
+        self._access = access
+        self._consuming = consuming
+        self._waiters = waiters
+
+    def add_connection(self, connection: Connection, header: Header, command: AddConnection, now: Now) -> None:
+        """Check who it is. A second time checks the token again and keeps the first identity."""
+        app = owner_of(app_name(command.app))
+        if not self._access.may_introduce(app, command.token, now):
+            raise AuthenticationError(f"app {app!r} does not exist, or the token is not one of its")
+        if command.namespace:
+            app_name(command.namespace)  # the same letters
+            if "." in command.namespace:
+                raise BadParameterError(f"{command.namespace!r} cannot be a namespace: it has a dot")
+        if not connection.app:
+            connection.app = app
+            connection.region = command.region
+            connection.namespace = command.namespace
+            connection.language = command.language
+            connection.client_version = command.version[:64]
+            connection.name = f"{self._config.broker_id}-{connection.port.id}"
+        self._after_write(connection, header, AddConnectionAck(connection.name, ""), now)
+
+    def remove_connection(self, connection: Connection, header: Header, command: RemoveConnection, now: Now) -> None:
+        """Forget all it said; the socket is the client's to close."""
+        self.forget(connection, now)
+        answer(connection, header, None, now)
+        connection.app = ""
+
+    def forget(self, connection: Connection, now: Now) -> None:
+        """A connection is over, or might as well be."""
+        for topic, app in connection.consumers:
+            self._consuming.consumer_gone(connection, topic, app, now)
+        connection.consumers.clear()
+        connection.producers.clear()
+        connection.route = None
+
+    def heartbeat(self, connection: Connection, header: Header, command: Heartbeat, now: Now) -> None:
+        """I am here too."""
+        answer(connection, header, None, now)
+
+    def health(self, connection: Connection, header: Header, command: FetchHealth, now: Now) -> None:
+        """0 when stopping, half when not writable or readable."""
+        point = HEALTHY
+        if not self._access.is_readable or not self._access.is_writable:
+            point /= 2
+        if self._access.is_draining or self._ledger.group.journal.failure is not None:
+            point = 0.0
+        answer(connection, header, FetchHealthAck(point), now)
+
+    # --- roles -------------------------------------------------------------------------------------------------
+
+    def add_producer(self, connection: Connection, header: Header, command: AddProducer, now: Now) -> None:
+        """It will send; the same id however often it says so."""
+        connection.check_app(command.app, self._config.admin_app)
+        self._check_roles(connection, len(command.topics))
+        entries = []
+        for name in command.topics:
+            full = connection.full_topic(name)
+            try:
+                self._access.producer(connection, full, command.app, now)
+            except ProducerNotFoundError as error:
+                raise NoPermissionError(str(error)) from None
+            key = full, command.app
+            made = f"{connection.name}-p{len(connection.producers)}"
+            entries.append(TopicProducer(name, connection.producers.setdefault(key, made)))
+        self._after_write(connection, header, AddProducerAck(tuple(entries)), now)
+
+    def remove_producer(self, connection: Connection, header: Header, command: RemoveProducer, now: Now) -> None:
+        """It will send no more."""
+        connection.check_app(command.app, self._config.admin_app)
+        for name in command.topics:
+            connection.producers.pop((connection.full_topic(name), command.app), None)
+        answer(connection, header, None, now)
+
+    def add_consumer(self, connection: Connection, header: Header, command: AddConsumer, now: Now) -> None:
+        """It will receive; the same id however often it says so."""
+        connection.check_app(command.app, self._config.admin_app)
+        self._check_roles(connection, len(command.topics))
+        entries = []
+        for name in command.topics:
+            full = connection.full_topic(name)
+            try:
+                self._access.subscription(full, command.app, now)
+            except ConsumerNotFoundError as error:
+                raise NoPermissionError(str(error)) from None
+            key = full, command.app
+            made = f"{connection.name}-c{len(connection.consumers)}"
+            entries.append(TopicConsumer(name, connection.consumers.setdefault(key, made)))
+        self._after_write(connection, header, AddConsumerAck(tuple(entries)), now)
+
+    def remove_consumer(self, connection: Connection, header: Header, command: RemoveConsumer, now: Now) -> None:
+        """It will receive no more: what it has in hand goes to others."""
+        connection.check_app(command.app, self._config.admin_app)
+        for name in command.topics:
+            key = connection.full_topic(name), command.app
+            if connection.consumers.pop(key, None) is not None:
+                self._consuming.consumer_gone(connection, *key, now)
+        answer(connection, header, None, now)
+
+    def _check_roles(self, connection: Connection, more: int) -> None:
+        roles_max = self._config.limits.roles_per_connection_max
+        if len(connection.producers) + len(connection.consumers) + more > roles_max:
+            raise BadParameterError(f"a connection may name {roles_max} topics to send to and receive from")
+
+    def _after_write(self, connection: Connection, header: Header, ack: object, now: Now) -> None:
+        """What the request created must be written before it is told of."""
+
+        def refused(error: LakeMQError) -> list[bytes | bytearray | memoryview]:
+            return encode(connection, header, None, now, error)
+
+        buffers = encode(connection, header, ack, now, None)
+        self._waiters.park(CommandReply(connection, self._ledger.end_position, buffers, refused, waits_for_sync=False))

@@ -1,0 +1,376 @@
+"""PRODUCE_MESSAGE: from a request's messages to records in the journal, and the answers that wait for them.
+
+Each topic of a request is stored whole or not at all. A request that is like the one before it on its connection goes
+by `take_run`, many at a time and without being taken apart; everything else comes here as a command.
+"""
+
+import struct
+import zlib
+from collections import defaultdict
+
+from lakemq.attributes import decode_attributes
+from lakemq.broker.access import Access
+from lakemq.broker.answers import code_of, encode, send
+from lakemq.broker.config import BrokerConfig
+from lakemq.broker.events import Now
+from lakemq.broker.ledger import Ledger
+from lakemq.broker.metrics import Metrics
+from lakemq.broker.sessions import Connection, ProduceRoute, Sessions
+from lakemq.broker.waiters import Buffers, CommandReply, Reply, Waiters
+from lakemq.cluster.metadata import Topic
+from lakemq.delivery.uniq import Place, UniqKey
+from lakemq.errors import (
+    BadParameterError,
+    LakeMQError,
+    NotLeaderError,
+    RateLimitedError,
+    SerializationError,
+    SlowSyncError,
+    TransactionNotFoundError,
+)
+from lakemq.message import Qos
+from lakemq.record import ORDERED_BIT, MessageFields, attributes_of, read_fields, scan
+from lakemq.wire.dialect import Dialect, header_qos, qos_of_level
+from lakemq.wire.header import REQUEST_HEADER_BYTES, Header
+from lakemq.wire.produce import ProduceMessage, ProduceMessageAck, ProduceResult, TopicProduce, TopicProduceResults
+from lakemq.wire.produce_run import ProduceRun, any_special, run_acks, run_receipts, run_refusals
+
+_TIMEOUT_MAX_MS = 600_000
+_RESULT_PLACE = struct.Struct(">i2xq7xq")  # of a message: length, index, sendTime
+_NOWHERE = ProduceResult(-1, -1, -1)
+_STRONGEST_FIRST = sorted(Qos, key=lambda qos: -qos.strength)
+
+
+class _Stored:
+    """What became of one topic of a request."""
+
+    __slots__ = ("code", "end_position", "message_count", "qos", "results", "topic")
+
+    def __init__(self, topic: str, qos: Qos, message_count: int) -> None:
+        self.message_count = message_count
+        self.topic = topic
+        self.qos = qos
+        self.code = 0
+        self.results: tuple[ProduceResult, ...] = ()
+        self.end_position = 0
+
+    def entry(self, refused_code: int = 0) -> TopicProduceResults:
+        """As the answer has it; `refused_code` if the journal did not take it after all."""
+        code = self.code or refused_code
+        results = (_NOWHERE,) * self.message_count if code else self.results
+        return TopicProduceResults(self.topic, code, results)
+
+
+class RunReply(Reply):
+    """The answers to a run of requests, which wait for one record."""
+
+    __slots__ = ("_now_ms", "_requests", "_route")
+
+    def __init__(
+        self,
+        connection: Connection,
+        end_position: int,
+        answers: bytes,
+        route: ProduceRoute,
+        requests: bytes,
+        request_bytes: int,
+        now: Now,
+    ) -> None:
+        self.connection = connection
+        self.end_position = end_position
+        self.buffers = [answers]
+        self.waits_for_sync = route.is_flush
+        self.request_bytes = request_bytes
+        self.deadline_ms = now.monotonic_ms + route.timeout_ms
+        self._route = route
+        self._requests = requests
+        self._now_ms = now.wall_ms
+
+    def refusal(self, error: LakeMQError) -> Buffers:
+        """Each request failed, in the same way."""
+        route = self._route
+        return [run_refusals(self._requests, route.topic_string, route.head, self._now_ms, code_of(error))]
+
+
+class Producing:
+    """Takes messages in."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        config: BrokerConfig,
+        access: Access,
+        sessions: Sessions,
+        waiters: Waiters,
+        metrics: Metrics,
+    ) -> None:
+        self._ledger = ledger
+        self._group = ledger.group
+        self._config = config
+        self._access = access
+        self._sessions = sessions
+        self._waiters = waiters
+        self._metrics = metrics
+        self._turns: defaultdict[int, int] = defaultdict(
+            int
+        )  # whose turn it is, by topic, if the client leaves it to us
+        self.is_sync_slow = False
+
+    # --- many alike --------------------------------------------------------------------------------------------
+
+    def take_run(
+        self, connection: Connection, route: ProduceRoute, run: ProduceRun, frames: memoryview, size: int, now: Now
+    ) -> None:
+        """Store a run of requests as one record, and answer each."""
+        _, start, stop, partition, message_count, index_count, requests = run
+        messages = frames[start:stop]
+        metrics = self._metrics
+        try:
+            self._check_run(route, message_count, stop - start, now)
+            if partition < 0:
+                turn = self._turns[route.topic_number] = self._turns[route.topic_number] + 1
+                partition = route.led_partitions[turn % len(route.led_partitions)]
+            elif partition not in route.led_partitions:
+                raise NotLeaderError(f"partition {partition} of topic {route.topic!r} is not at this broker")
+            appended = self._group.append(
+                route.topic_number,
+                partition,
+                messages,
+                message_count,
+                index_count,
+                term=self._ledger.term,
+                now_ms=now.wall_ms,
+                client_address=connection.port.address,
+            )
+        except LakeMQError as error:
+            metrics.errors[code_of(error)] += 1
+            answers = run_refusals(requests, route.topic_string, route.head, now.wall_ms, code_of(error))
+            send(connection, [answers], now)
+            return
+        metrics.messages_in[route.topic] += index_count
+        metrics.bytes_in[route.topic] += stop - start
+        if route.is_receive:
+            answers = run_receipts(requests, route.topic_string, route.head, now.wall_ms, partition)
+            send(connection, [answers], now)
+            return
+        answers = run_acks(messages, requests, route.topic_string, route.head, now.wall_ms)
+        self._waiters.park(RunReply(connection, appended[2], answers, route, requests, size, now))
+
+    def _check_run(self, route: ProduceRoute, message_count: int, size: int, now: Now) -> None:
+        if route.is_flush and self.is_sync_slow:
+            raise SlowSyncError("the disk does not keep up: a sync is taking too long")
+        rates = route.rates
+        if rates is not None and not (
+            rates.produce.take(message_count, now.monotonic_ms) and rates.produce_bytes.take(size, now.monotonic_ms)
+        ):
+            self._metrics.capped["app_rate"] += 1
+            raise RateLimitedError("the app has used up its rate for sending")
+
+    # --- one command -------------------------------------------------------------------------------------------
+
+    def produce(
+        self, connection: Connection, header: Header, command: ProduceMessage, frame: memoryview, now: Now
+    ) -> None:
+        """Store each topic's messages, then answer when the strongest level asked for is reached."""
+        connection.check_app(command.app, self._config.admin_app)
+        dialect = connection.dialect
+        assert dialect is not None
+        least = header_qos(header.qos_bits, dialect)
+        stored = [self._store_topic(connection, entry, command.app, dialect, least, now) for entry in command.topics]
+        if not stored:
+            raise BadParameterError("the request names no topic")
+        self._note_route(connection, header, command, frame, stored, now)
+        qos = next(level for level in _STRONGEST_FIRST if any(one.qos is level for one in stored))
+        if qos is Qos.NO:
+            return
+        good = [one for one in stored if not one.code]
+        if qos is Qos.RECEIVE or not good:
+            send(connection, self._encode(connection, header, stored, now), now)
+            return
+        timeouts = [entry.timeout_ms for entry in command.topics if entry.timeout_ms > 0]
+        timeout_ms = min([*timeouts, _TIMEOUT_MAX_MS]) if timeouts else self._config.produce_timeout_ms
+        self._waiters.park(
+            CommandReply(
+                connection,
+                max(one.end_position for one in good),
+                self._encode(connection, header, stored, now),
+                lambda error: self._encode(connection, header, stored, now, error),
+                waits_for_sync=qos is Qos.FLUSH,
+                request_bytes=len(frame),
+                deadline_ms=now.monotonic_ms + timeout_ms,
+            )
+        )
+
+    def _encode(
+        self,
+        connection: Connection,
+        header: Header,
+        stored: list[_Stored],
+        now: Now,
+        error: LakeMQError | None = None,
+    ) -> Buffers:
+        code = code_of(error) if error is not None else 0
+        return encode(connection, header, ProduceMessageAck(tuple([one.entry(code) for one in stored])), now, None)
+
+    def _store_topic(
+        self, connection: Connection, entry: TopicProduce, app: str, dialect: Dialect, least: Qos, now: Now
+    ) -> _Stored:
+        stored = _Stored(entry.topic, least, entry.messages.count)
+        try:
+            wanted = qos_of_level(entry.qos_level, dialect)
+            stored.qos = wanted if wanted.strength > least.strength else least
+            self._store(connection, entry, app, stored, now)
+        except LakeMQError as error:
+            if error.status is None:
+                raise
+            stored.code = error.status
+            self._metrics.errors[error.status] += 1
+        return stored
+
+    def _store(self, connection: Connection, entry: TopicProduce, app: str, stored: _Stored, now: Now) -> None:
+        if stored.qos is Qos.FLUSH and self.is_sync_slow:
+            raise SlowSyncError("the disk does not keep up: a sync is taking too long")
+        topic, _ = self._access.producer(connection, connection.full_topic(entry.topic), app, now)
+        if entry.tx_id:
+            raise TransactionNotFoundError(f"there is no transaction {entry.tx_id!r}")
+        if not entry.messages.count:
+            raise BadParameterError(f"no messages for topic {entry.topic!r}")
+        block = entry.messages.stored(connection.port.is_ipv6)
+        messages = block.joined()
+        if isinstance(messages, bytes):
+            messages = bytearray(messages)
+        found = scan(messages, 0, len(messages), block.count)
+        if found.end != len(messages):
+            raise SerializationError("there are bytes between the messages and the end of their list")
+        rates = self._sessions.rates_of(app, self._ledger.metadata, now.monotonic_ms)
+        if rates is not None and not (
+            rates.produce.take(block.count, now.monotonic_ms)
+            and rates.produce_bytes.take(len(messages), now.monotonic_ms)
+        ):
+            self._metrics.capped["app_rate"] += 1
+            raise RateLimitedError("the app has used up its rate for sending")
+        partition = self._partition_of(topic, messages, found.partition)
+        new_ids: list[UniqKey] = []
+        if any_special(messages, 0, block.count, found.partition):
+            new_ids, place = self._check_special(topic, messages, block.count)
+            if place is not None:  # stored before: this is the answer that got lost
+                stored.results = (ProduceResult(place.partition, place.first_index, now.wall_ms),)
+                stored.end_position = place.end_position
+                return
+        appended = self._group.append(
+            topic.number,
+            partition,
+            messages,
+            block.count,
+            found.index_count,
+            term=self._ledger.term,
+            now_ms=now.wall_ms,
+            client_address=connection.port.address,
+        )
+        stored.end_position = appended.end_position
+        for key in new_ids:
+            self._remember(key, Place(partition, appended.first_index, appended.end_position))
+        if stored.qos.strength > Qos.RECEIVE.strength:
+            stored.results = _results_of(messages, block.count, partition)
+        else:
+            stored.results = (ProduceResult(partition, -1, -1),) * block.count
+        self._metrics.messages_in[topic.name] += found.index_count
+        self._metrics.bytes_in[topic.name] += len(messages)
+
+    def _remember(self, key: UniqKey, place: Place) -> None:
+        self._ledger.state.uniq_ids.add(key, place)
+        self._ledger.undo_with(place.end_position, lambda: self._ledger.state.uniq_ids.discard(key))
+
+    def _partition_of(self, topic: Topic, messages: memoryview | bytearray, wanted: int) -> int:
+        if wanted >= 0:
+            if not self._access.leads(topic, wanted):
+                raise NotLeaderError(f"partition {wanted} of topic {topic.name!r} is not at this broker")
+            return wanted
+        led = self._access.led_partitions(topic)
+        if not led:
+            raise NotLeaderError(f"no partition of topic {topic.name!r} is at this broker")
+        fields, _ = read_fields(messages)
+        if fields.system_code & ORDERED_BIT or topic.type == "ordered":
+            return led[_key_hash(fields) % len(led)]
+        turn = self._turns[topic.number] = self._turns[topic.number] + 1
+        return led[turn % len(led)]
+
+    def _check_special(
+        self, topic: Topic, messages: memoryview | bytearray, count: int
+    ) -> tuple[list[UniqKey], Place | None]:
+        """What the attributes ask for: the ids of new messages, or the place of one that was stored before."""
+        keys: list[UniqKey] = []
+        at = 0
+        for _ in range(count):
+            attributes = decode_attributes(attributes_of(messages, at))
+            for name in ("DELIVER_AT", "DELAY_LEVEL"):
+                if name in attributes:
+                    raise BadParameterError(f"{name} is not served by this version of the broker: messages cannot wait")
+            fields, at = read_fields(messages, at)
+            uniq_id = attributes.get("UNIQ_ID")
+            if uniq_id:
+                keys.append((topic.number, fields.app.decode(), uniq_id))
+        places = [self._ledger.state.uniq_ids.find(key) for key in keys]
+        if any(places) or len(set(keys)) != len(keys):
+            if count == 1:
+                return [], places[0]
+            raise BadParameterError("a message with a UNIQ_ID that was sent before must be sent again alone")
+        return keys, None
+
+    # --- what the next request will look like ----------------------------------------------------------------------
+
+    def _note_route(
+        self,
+        connection: Connection,
+        header: Header,
+        command: ProduceMessage,
+        frame: memoryview,
+        stored: list[_Stored],
+        now: Now,
+    ) -> None:
+        connection.route = None
+        if len(stored) != 1 or stored[0].code or stored[0].qos is Qos.NO or connection.dialect is Dialect.JOYQUEUE:
+            return
+        entry = command.topics[0]
+        name = connection.full_topic(entry.topic)
+        topic = self._ledger.metadata.topics[name]
+        topic_string = _string(entry.topic)
+        suffix = _string(command.app)
+        prefix_bytes = 2 + len(topic_string) + 2 + 4 + 1
+        prefix = bytes(frame[REQUEST_HEADER_BYTES : REQUEST_HEADER_BYTES + prefix_bytes])
+        if bytes(frame[len(frame) - len(suffix) :]) != suffix or topic.type == "ordered":
+            return  # something else follows, or the key of each message decides its partition
+        timeout_ms = entry.timeout_ms if entry.timeout_ms > 0 else self._config.produce_timeout_ms
+        connection.route = ProduceRoute(
+            self._ledger.metadata.version,
+            bytes(frame[8:10]),
+            prefix,
+            suffix,
+            topic_string,
+            name,
+            topic.number,
+            self._access.led_partitions(topic),
+            is_flush=stored[0].qos is Qos.FLUSH,
+            is_receive=stored[0].qos is Qos.RECEIVE,
+            timeout_ms=min(timeout_ms, _TIMEOUT_MAX_MS),
+            rates=self._sessions.rates_of(command.app, self._ledger.metadata, now.monotonic_ms),
+        )
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return len(data).to_bytes(2, "big") + data
+
+
+def _key_hash(fields: MessageFields) -> int:
+    return zlib.crc32(fields.business_id) if fields.business_id else 0
+
+
+def _results_of(messages: memoryview | bytearray, count: int, partition: int) -> tuple[ProduceResult, ...]:
+    results = []
+    at = 0
+    for _ in range(count):
+        length, index, sent_ms = _RESULT_PLACE.unpack_from(messages, at)
+        results.append(ProduceResult(partition, index, sent_ms))
+        at += length
+    return tuple(results)

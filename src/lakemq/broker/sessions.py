@@ -1,0 +1,115 @@
+"""Connections: who is there, as which app, in which dialect, and with what in hand."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lakemq.broker.effects import Port
+from lakemq.broker.limits import Rate
+from lakemq.cluster.metadata import Limits, Metadata
+from lakemq.errors import ConnectionNotFoundError
+from lakemq.names import AppName, owner_of
+from lakemq.wire.dialect import Dialect
+
+
+@dataclass(slots=True)
+class ProduceRoute:
+    """What the last PRODUCE_MESSAGE of a connection looked like: the next ones will look alike (see `produce_run`)."""
+
+    metadata_version: int
+    head: bytes
+    prefix: bytes
+    suffix: bytes
+    topic_string: bytes
+    topic: str
+    topic_number: int
+    led_partitions: Sequence[int]
+    is_flush: bool
+    is_receive: bool
+    timeout_ms: int
+    rates: "AppRates | None"
+
+
+@dataclass(slots=True)
+class AppRates:
+    """What one app has used of its limits, over all its connections."""
+
+    limits: Limits
+    produce: Rate
+    produce_bytes: Rate
+    fetch: Rate
+    fetch_bytes: Rate
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """One peer, as the core knows it."""
+
+    port: Port
+    opened_ms: int
+    heard_ms: int
+    dialect: Dialect | None = None  # told by its first ADD_CONNECTION
+    app: str = ""  # without a group; empty until it has introduced itself
+    region: str = ""
+    namespace: str = ""
+    name: str = ""  # the connectionId
+    language: int = 8
+    client_version: str = ""
+    has_spoken: bool = False
+    producers: dict[tuple[str, str], str] = field(default_factory=dict)  # (topic, app) → producerId
+    consumers: dict[tuple[str, str], str] = field(default_factory=dict)
+    route: ProduceRoute | None = None
+    in_flight_bytes: int = 0
+    parked_polls: int = 0
+    backlog: deque[memoryview] = field(default_factory=deque)  # frames that wait until it may go on
+    is_output_full: bool = False
+    output_full_since_ms: int = 0
+    is_choked: bool = False  # waits for the journal
+    is_closing: bool = False
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether its next request has to wait."""
+        return self.is_output_full or self.is_choked
+
+    def full_topic(self, topic: str) -> str:
+        """A topic's name with the connection's namespace, unless it names one itself."""
+        return f"{self.namespace}.{topic}" if self.namespace and "." not in topic else topic
+
+    def check_app(self, app: str, admin_app: str) -> None:
+        """ConnectionNotFoundError unless the connection may speak for that app."""
+        if not self.app:
+            raise ConnectionNotFoundError("the first request must be ADD_CONNECTION")
+        if owner_of(AppName(app)) != self.app and (not admin_app or self.app != admin_app):
+            raise ConnectionNotFoundError(f"the connection is of app {self.app!r}, the request of {app!r}")
+
+
+class Sessions:
+    """All connections, and the rates of their apps."""
+
+    def __init__(self) -> None:
+        self.connections: dict[int, Connection] = {}
+        self._rates: dict[str, AppRates] = {}
+
+    def get(self, number: int) -> Connection | None:
+        """The connection of that number, if it is still there."""
+        return self.connections.get(number)
+
+    def rates_of(self, app: str, metadata: Metadata, now_ms: int) -> AppRates | None:
+        """What that app may still use; None if it has no limits."""
+        owner = owner_of(AppName(app))
+        known = metadata.apps.get(owner)
+        if known is None or known.limits == Limits():
+            self._rates.pop(owner, None)
+            return None
+        rates = self._rates.get(owner)
+        if rates is None or rates.limits != known.limits:
+            limits = known.limits
+            rates = self._rates[owner] = AppRates(
+                limits,
+                Rate(limits.produce_per_second, now_ms),
+                Rate(limits.produce_bytes_per_second, now_ms),
+                Rate(limits.fetch_per_second, now_ms),
+                Rate(limits.fetch_bytes_per_second, now_ms),
+            )
+        return rates

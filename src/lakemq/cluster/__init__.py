@@ -1,0 +1,1 @@
+"""What brokers agree on: topics, apps, policies; who gets which partition."""

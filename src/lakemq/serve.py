@@ -1,0 +1,334 @@
+"""config + core + world = a running broker: events in, effects out.
+
+One thread runs the loop and the core. Two more run syncs and checkpoints, and bring them back as events; others (HTTP)
+ask through `Service.ask`, which is the only method that may be called from another thread.
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import socket
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from lakemq.broker.config import BrokerConfig
+from lakemq.broker.core import Broker
+from lakemq.broker.events import (
+    AdminAsked,
+    CheckpointWritten,
+    ConnectionClosed,
+    ConnectionOpened,
+    Event,
+    JournalSynced,
+    Now,
+    OutputDrained,
+    StopAsked,
+    StreamBroken,
+    Tick,
+    TurnEnded,
+)
+from lakemq.broker.ledger import State
+from lakemq.errors import LakeMQError
+from lakemq.storage.checkpoint import CheckpointTicket
+from lakemq.storage.config import StorageConfig
+from lakemq.storage.journal import SyncTicket
+from lakemq.storage.partition_group import PartitionGroup
+from lakemq.storage.recovery import open_group
+from lakemq.world.clock import RealClock
+from lakemq.world.disk import RealDisk
+from lakemq.world.server import SocketPort
+
+_LOG = logging.getLogger("lakemq.broker")
+_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+_TICK_SECONDS = 0.02
+_SWEEP_SECONDS = 1.0
+_LAG_FADES = 0.9995  # with each tick
+_BACKLOG = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ServeConfig:
+    """All that a running broker needs to know; `lakemq.config` reads it from a file."""
+
+    data: Path = Path(".lakemq")
+    host: str = "127.0.0.1"
+    port: int = 50088
+    broker: BrokerConfig = field(default_factory=BrokerConfig)
+    storage: StorageConfig = field(default_factory=StorageConfig)
+
+
+class Service:
+    """A broker that serves sockets. `run` returns when it was told to stop, or must."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        self.config = config
+        limits = config.broker.limits
+        self.frame_bytes_max = limits.frame_bytes_max
+        self.output_bytes_max = limits.output_bytes_max
+        self.failure: str | None = None
+        self.port = 0
+        self.loop_lag_seconds = 0.0  # how late a tick came, at the worst; fades by half in half a minute
+        self._clock = RealClock()
+        self._ports: dict[int, SocketPort] = {}
+        self._numbers = count(1)
+        self._dirty: list[SocketPort] = []
+        self._is_turn_coming = False
+        self._turn_now = self._now()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped: asyncio.Event | None = None
+        self._threads = ThreadPoolExecutor(2, "lakemq-disk")
+        self._group: PartitionGroup | None = None
+        self.broker: Broker | None = None
+        self._receive: Callable[[Any, memoryview, Now], None] = _nobody
+
+    # --- life --------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Recover the data directory; raises what `open_group` raises."""
+        self.config.data.mkdir(parents=True, exist_ok=True)
+        state = State(self.config.broker.uniq_ids_max)
+        self._group = open_group(RealDisk(str(self.config.data)), self.config.storage, state)
+        for note in self._group.notes:
+            _LOG.warning("recovery: %s", note)
+        self.broker = Broker(self.config.broker, self, self._group, state, self._now())
+        self._receive = self.broker.receive
+
+    def run(self, ready: Callable[["Service"], None] | None = None, *, handles_signals: bool = True) -> None:
+        """Serve until stopped. `ready` is called when clients can connect."""
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(self._main(ready, handles_signals))
+
+    def stop_soon(self) -> None:
+        """Drain, then end; from any thread."""
+        loop = self._loop
+        if loop is not None:
+            loop.call_soon_threadsafe(self._handle, StopAsked())
+
+    async def _main(self, ready: Callable[["Service"], None] | None, handles_signals: bool) -> None:
+        assert self._group is not None, "open first"
+        loop = self._loop = asyncio.get_running_loop()
+        self._stopped = asyncio.Event()
+        if handles_signals:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self._handle, StopAsked())
+        server = await loop.create_server(
+            lambda: SocketPort(next(self._numbers), self),
+            sock=_listening_socket(self.config.host, self.config.port),
+            backlog=_BACKLOG,
+        )
+        self.port = server.sockets[0].getsockname()[1]
+        timers = [asyncio.create_task(self._tick()), asyncio.create_task(self._sweep())]
+        gc.collect()
+        gc.freeze()  # what a start leaves stays: no need to look at it again
+        try:
+            if ready is not None:
+                ready(self)
+            await self._stopped.wait()
+        finally:
+            server.close()
+            for timer in timers:
+                timer.cancel()
+            for port in list(self._ports.values()):
+                port.close()
+            await asyncio.sleep(0)
+            await loop.run_in_executor(None, self._close)
+
+    def _close(self) -> None:
+        self._threads.shutdown()
+        assert self._group is not None
+        if self.failure is None:
+            self._group.close()
+        else:
+            self._group.abandon()
+
+    async def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + _TICK_SECONDS
+            await asyncio.sleep(_TICK_SECONDS)
+            self.loop_lag_seconds = max(loop.time() - due, self.loop_lag_seconds * _LAG_FADES)
+            self._handle(Tick())
+
+    async def _sweep(self) -> None:
+        """Close those who leave a frame unfinished, and the largest of them if all together hold too much."""
+        limits = self.config.broker.limits
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            now_ms = self.now_ms()
+            unfinished = [port for port in self._ports.values() if port.frame_began_ms]
+            held_bytes = sum(port.held_bytes for port in unfinished)
+            for port in sorted(unfinished, key=lambda one: -one.held_bytes):
+                is_over = held_bytes > limits.held_bytes_total_max
+                if is_over or now_ms - port.frame_began_ms > limits.frame_stall_ms:
+                    assert self.broker is not None
+                    self.broker.metrics.capped["held_bytes" if is_over else "frame_stall"] += 1
+                    held_bytes -= port.held_bytes
+                    port.abort()
+
+    # --- events ------------------------------------------------------------------------------------------------
+
+    def _now(self) -> Now:
+        return Now(self._clock.wall_ms(), self._clock.monotonic_ms())
+
+    def now_ms(self) -> int:
+        """Monotonic time."""
+        return self._clock.monotonic_ms()
+
+    def _handle(self, event: Event) -> None:
+        self._begin_turn()
+        assert self.broker is not None
+        self.broker.handle(event, self._now())
+
+    def _begin_turn(self) -> None:
+        """Something happened: there will be an end of the turn, after all else that has arrived by now."""
+        if not self._is_turn_coming:
+            self._is_turn_coming = True
+            self._turn_now = self._now()
+            assert self._loop is not None
+            self._loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        """All that had arrived is handed in: write it with one call, then send what can be sent."""
+        self._is_turn_coming = False
+        assert self.broker is not None
+        self.broker.handle(TurnEnded(), self._now())
+        while self._dirty:
+            dirty, self._dirty = self._dirty, []
+            for port in dirty:
+                port.flush()
+
+    def opened(self, port: SocketPort) -> None:
+        """A peer is there."""
+        self._ports[port.id] = port
+        self._handle(ConnectionOpened(port))
+
+    def received(self, port: SocketPort, frames: memoryview) -> None:
+        """It sent something. Here time is told once per turn, for this is called more often than all others."""
+        if not self._is_turn_coming:
+            self._begin_turn()
+        session = port.session
+        if session is not None:
+            self._receive(session, frames, self._turn_now)
+
+    def broken(self, port: SocketPort, error: LakeMQError) -> None:
+        """It sent something that is no frame."""
+        self._handle(StreamBroken(port.id, error))
+
+    def drained(self, port: SocketPort) -> None:
+        """It has caught up."""
+        self._handle(OutputDrained(port.id))
+
+    def closed(self, port: SocketPort) -> None:
+        """It is gone."""
+        self._ports.pop(port.id, None)
+        self._handle(ConnectionClosed(port.id))
+
+    def wants_flush(self, port: SocketPort) -> None:
+        """It has something to send."""
+        self._dirty.append(port)
+        self._begin_turn()
+
+    # --- what the core asks for ----------------------------------------------------------------------------------
+
+    def sync(self, ticket: SyncTicket) -> None:
+        """Run it in a thread."""
+        self._run(ticket, lambda error: JournalSynced(ticket, error))
+
+    def checkpoint(self, ticket: CheckpointTicket) -> None:
+        """Run it in a thread."""
+        self._run(ticket, lambda error: CheckpointWritten(ticket, error))
+
+    def _run(self, ticket: SyncTicket | CheckpointTicket, event: Callable[[OSError | None], Event]) -> None:
+        loop = self._loop
+        assert loop is not None
+
+        def work() -> None:
+            failure = None
+            try:
+                ticket.run()
+            except OSError as error:
+                failure = error
+            except BaseException as error:  # a bug must not leave everybody waiting (F08)
+                failure = OSError(f"{type(error).__name__}: {error}")
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(self._handle, event(failure))
+
+        self._threads.submit(work)
+
+    def stop(self, failure: str | None) -> None:
+        """The core is done."""
+        self.failure = failure
+        if failure is not None:
+            _LOG.critical("stopping: %s", failure)
+        assert self._stopped is not None
+        self._stopped.set()
+
+    def note(self, level: str, text: str) -> None:
+        """A line for the log."""
+        _LOG.log(_LEVELS[level], "%s", text)
+
+    # --- others ------------------------------------------------------------------------------------------------
+
+    def ask(self, action: str, **arguments: Any) -> "Future[Any]":
+        """Ask the core for an operator's action, from any thread."""
+        future: Future[Any] = Future()
+
+        def answer(result: Any, error: LakeMQError | None) -> None:
+            if future.cancelled():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        loop = self._loop
+        assert loop is not None
+        loop.call_soon_threadsafe(self._handle, AdminAsked(action, arguments, answer))
+        return future
+
+    def look(self, question: Callable[[Broker], Any]) -> "Future[Any]":
+        """Ask the broker something on its own thread: counters change while they are read elsewhere."""
+        future: Future[Any] = Future()
+
+        def answer() -> None:
+            assert self.broker is not None
+            try:
+                future.set_result(question(self.broker))
+            except BaseException as error:
+                future.set_exception(error)
+
+        loop = self._loop
+        assert loop is not None
+        loop.call_soon_threadsafe(answer)
+        return future
+
+
+def _nobody(session: Any, frames: memoryview, now: Now) -> None:
+    """There is no broker yet."""
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # not on every platform
+        return None
+    return uvloop.new_event_loop
+
+
+def _listening_socket(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
