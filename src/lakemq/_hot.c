@@ -359,6 +359,7 @@ enum { ENTRY_BYTES = 48, ENTRY_CRC = 44, NO_TAG = 0, UNKNOWN_TAG = 1 };
 static uint32_t tag_hash(const uint8_t *p, int64_t n) {
     if (n == 0) return NO_TAG;
     if (memchr(p, '\\', (size_t)n) != NULL || memchr(p, '\r', (size_t)n) != NULL) return UNKNOWN_TAG;
+    if (n < 4 || memchr(p, 'T', (size_t)n) == NULL) return NO_TAG; /* memmem is slow to begin */
     const uint8_t *end = p + n, *tags = memmem(p, (size_t)n, "TAGS", 4);
     if (tags == NULL) return NO_TAG;
     const uint8_t *value = tags + 5;
@@ -538,10 +539,22 @@ static PyObject *hot_make_record(PyObject *self, PyObject *const *args, Py_ssize
 enum { FRAME_MAGIC = 0xCAFEBEBE, PRODUCE = 50, FRAME_HEADER = 23, ACK_HEADER = 26, RESULT_BYTES = 18,
        RUN_MESSAGES_MAX = 32767, ORDERED = 0x0002, REQUEST_BYTES = 6 };
 
-/* Whether attributes may hold one of produce_run.SPECIAL_ATTRIBUTES. */
+/* Whether attributes may hold one of produce_run.SPECIAL_ATTRIBUTES: a line that begins with one of these names, or a
+ * backslash, behind which anything may hide. */
 static inline int may_be_special(const uint8_t *p, int64_t n) {
-    return n && (memmem(p, (size_t)n, "UNIQ_ID", 7) != NULL || memmem(p, (size_t)n, "DELIVER_AT", 10) != NULL ||
-                 memmem(p, (size_t)n, "DELAY_LEVEL", 11) != NULL || memmem(p, (size_t)n, "EXPIRE", 6) != NULL);
+    const uint8_t *end = p + n;
+    int is_start = 1;
+    for (; p < end; p++) {
+        if (*p == '\\') return 1;
+        if (*p == '\n' || *p == '\r') { is_start = 1; continue; }
+        if (!is_start || *p == ' ' || *p == '\t' || *p == '\f') continue;
+        is_start = 0;
+        int64_t left = end - p;
+        if ((*p == 'U' && left >= 7 && !memcmp(p, "UNIQ_ID", 7)) || (*p == 'E' && left >= 6 && !memcmp(p, "EXPIRE", 6)) ||
+            (*p == 'D' && ((left >= 10 && !memcmp(p, "DELIVER_AT", 10)) || (left >= 11 && !memcmp(p, "DELAY_LEVEL", 11)))))
+            return 1;
+    }
+    return 0;
 }
 
 /* The messages of one request, if all may be stored and none needs a closer look. */
@@ -682,7 +695,15 @@ static PyObject *hot_run_acks(PyObject *self, PyObject *const *args, Py_ssize_t 
     return out;
 }
 
+/* new_chunk(size) -> bytearray whose bytes are whatever they are: for a socket to write into */
+static PyObject *hot_new_chunk(PyObject *self, PyObject *const *args, Py_ssize_t n) {
+    int64_t size;
+    if (!wants("new_chunk", n, 1) || !numbers(args, 1, &size)) return NULL;
+    return PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)size);
+}
+
 static PyMethodDef methods[] = {
+    {"new_chunk", (PyCFunction)(void (*)(void))hot_new_chunk, METH_FASTCALL, "A bytearray that is not cleared."},
     {"crc32", (PyCFunction)(void (*)(void))hot_crc32, METH_FASTCALL, "CRC-32 as zlib computes it."},
     {"measure", (PyCFunction)(void (*)(void))hot_measure, METH_FASTCALL, "Twin of record.measure_python."},
     {"scan", (PyCFunction)(void (*)(void))hot_scan, METH_FASTCALL, "Twin of record.scan_python."},

@@ -5,9 +5,9 @@ from dataclasses import asdict
 from typing import Any
 
 from lakemq.broker.access import Access
+from lakemq.broker.acks import Acking
 from lakemq.broker.changes import Changes
 from lakemq.broker.config import BrokerConfig
-from lakemq.broker.consume import Consuming
 from lakemq.broker.events import AdminAsked, Now
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.metrics import Metrics
@@ -30,7 +30,7 @@ class Admin:
         config: BrokerConfig,
         access: Access,
         changes: Changes,
-        consuming: Consuming,
+        acking: Acking,
         sessions: Sessions,
         waiters: Waiters,
         metrics: Metrics,
@@ -39,7 +39,7 @@ class Admin:
         self._config = config
         self._access = access
         self._changes = changes
-        self._consuming = consuming
+        self._acking = acking
         self._sessions = sessions
         self._waiters = waiters
         self._metrics = metrics
@@ -172,7 +172,7 @@ class Admin:
             place = self._place(known, subscription, one)
             target = self._target(known, one, to, time_ms)
             if execute:
-                self._consuming.seek(topic, app, now, one, target)
+                self._acking.seek(topic, app, now, one, target)
             plan.append({**place, "target": target, "change": target - place["offset"]})
         return plan
 

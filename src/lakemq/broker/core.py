@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lakemq.broker.access import Access
+from lakemq.broker.acks import Acking
 from lakemq.broker.admin import Admin
 from lakemq.broker.answers import answer, code_of, refusal, send
 from lakemq.broker.changes import Changes
@@ -116,6 +117,7 @@ class Broker:
         shared = self.ledger, config, self.access, self.sessions, self._waiters, self.metrics
         self._producing = Producing(*shared)
         self.consuming = Consuming(*shared)
+        self._acking = Acking(self.ledger, config, self.access, self._waiters, self.metrics, self.consuming)
         self._introducing = Introducing(self.ledger, config, self.access, self.consuming, self._waiters)
         self.routing = Routing(self.ledger, config, self.access)
         self._admin = Admin(
@@ -123,7 +125,7 @@ class Broker:
             config,
             self.access,
             self.changes,
-            self.consuming,
+            self._acking,
             self.sessions,
             self._waiters,
             self.metrics,
@@ -164,12 +166,12 @@ class Broker:
             FetchAssignedPartition: self.routing.fetch_assigned,
             FetchTopicMessage: self.consuming.fetch_topic,
             FetchPartitionMessage: self.consuming.fetch_partition,
-            CommitAck: self.consuming.commit_ack,
-            CommitAckIndex: self.consuming.commit_index,
-            FetchIndex: self.consuming.fetch_index,
-            FetchAckIndex: self.consuming.fetch_index,
-            FetchRange: self.consuming.fetch_range,
-            ExtendLease: self.consuming.extend_lease,
+            CommitAck: self._acking.commit_ack,
+            CommitAckIndex: self._acking.commit_index,
+            FetchIndex: self._acking.fetch_index,
+            FetchAckIndex: self._acking.fetch_index,
+            FetchRange: self._acking.fetch_range,
+            ExtendLease: self._acking.extend_lease,
             ProduceMessagePrepare: self._prepare,
             ProduceMessageCommit: self._commit,
             ProduceMessageRollback: self._rollback,

@@ -13,6 +13,8 @@ from lakemq.wire.header import MAGIC, REQUEST_HEADER_BYTES
 
 FRAME_BYTES_MAX = 8 << 20
 _CHUNK_BYTES = 256 << 10
+_LARGE_CHUNK_BYTES = 1 << 20
+_BUSY_BYTES = 64 << 10
 _ROOM_BYTES_MIN = 4 << 10
 
 try:
@@ -20,6 +22,7 @@ try:
 except ImportError:  # no compiler when it was installed
     _hot = None  # type: ignore[assignment]
 
+_new_chunk = _hot.new_chunk if _hot is not None else bytearray
 _LENGTH = struct.Struct(">i")
 _LENGTH_MAGIC = struct.Struct(">iI")
 
@@ -37,6 +40,7 @@ class FrameDecoder:
         self._start = 0  # of the first frame not given out
         self._end = 0  # of what has arrived
         self._is_broken = False
+        self._is_busy = False  # much came at once: larger chunks then, so that less of unfinished frames is copied
 
     @property
     def is_broken(self) -> bool:
@@ -73,6 +77,8 @@ class FrameDecoder:
             stop, is_sound = whole_frames_python(self._chunk, start, self._end, self._frame_bytes_max)
         run = self._chunk[start:stop] if stop > start else None
         self._start = stop
+        if stop - start >= _BUSY_BYTES:
+            self._is_busy = True
         if not is_sound:
             if run is None:
                 self._checked_length()
@@ -126,8 +132,9 @@ class FrameDecoder:
     def _begin_chunk(self) -> None:
         """A new chunk with what is left of the old; large frames get room as they prove to be large."""
         held = self._chunk[self._start : self._end]
-        size = max(self._chunk_bytes, min(2 * len(held), self._frame_bytes_max) + _ROOM_BYTES_MIN)
-        chunk = memoryview(bytearray(size))
+        usual = max(self._chunk_bytes, _LARGE_CHUNK_BYTES) if self._is_busy else self._chunk_bytes
+        size = max(usual, min(2 * len(held), self._frame_bytes_max) + _ROOM_BYTES_MIN)
+        chunk = memoryview(_new_chunk(size))
         chunk[: len(held)] = held
         self._chunk, self._start, self._end = chunk, 0, len(held)
 

@@ -7,6 +7,7 @@ and answered together; whatever does not fit the pattern is left to the codec. N
 The compiled twins in `_hot.c` are used where they could be built; what is written here is the definition.
 """
 
+import re
 import struct
 from typing import NamedTuple
 
@@ -24,7 +25,8 @@ PRODUCE_NUMBER = 50
 RUN_MESSAGES_MAX = 32767
 
 # Attributes that the broker must look at: messages that may have one are not part of a run.
-SPECIAL_ATTRIBUTES = (b"UNIQ_ID", b"DELIVER_AT", b"DELAY_LEVEL", b"EXPIRE")
+# By the beginning of their lines; behind a backslash anything may hide.
+SPECIAL_ATTRIBUTES = re.compile(rb"\\|(?:^|[\r\n])[ \t\f]*(?:UNIQ_ID|DELIVER_AT|DELAY_LEVEL|EXPIRE)")
 
 _HEAD = struct.Struct(">iI2sibq")  # length, magic, version with identity, requestId, type, sendTime
 _COUNT = struct.Struct(">h")
@@ -108,7 +110,7 @@ def any_special(view: Buffer, at: int, count: int, partition: int) -> bool:
         if partition < 0 and code & ORDERED_BIT:
             return True
         attributes = attributes_of(view, at)
-        if attributes and any(name in attributes for name in SPECIAL_ATTRIBUTES):
+        if attributes and SPECIAL_ATTRIBUTES.search(attributes):
             return True
         at += _LENGTH.unpack_from(view, at)[0]
     return False
