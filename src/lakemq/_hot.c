@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <limits.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>
@@ -476,58 +477,74 @@ static PyObject *hot_whole_records(PyObject *self, PyObject *const *args, Py_ssi
     return PyLong_FromLongLong(found);
 }
 
+/* What a MESSAGES record is made from. */
+typedef struct {
+    int64_t count, partition, first, term, now, topic, position, synced;
+    const char *address;
+} RecordFacts;
+
+/* Stamp the messages at `data`, write the record's header and their entries; the next index, or -1 if they were not
+ * scanned. */
+static int64_t write_record(uint8_t *data, int64_t size, const RecordFacts *f, uint8_t *h, uint8_t *e) {
+    int64_t index = f->first, at = 0;
+    uint32_t length = (uint32_t)(HEADER_BYTES + size);
+    for (int64_t left = f->count - 1; left >= 0; left--, e += ENTRY_BYTES) {
+        uint8_t *m = data + at;
+        Parts parts;
+        if (!find_parts(m, size - at, &parts)) return -1;
+        stamp_one(m, &parts, f->partition, index, f->term, f->now);
+        index += entry_of(e, m, &parts, f->position + HEADER_BYTES + at, left, HEADER_BYTES + at, length, f->now);
+        at += parts.length;
+    }
+    if (at != size) return -1;
+    uint8_t place[8];
+    put32(h, length);
+    put32(h + 4, RECORD_MAGIC);
+    h[8] = RECORD_FORMAT;
+    h[9] = MESSAGES_TYPE;
+    put16(h + 10, (uint16_t)f->partition);
+    put32(h + 12, (uint32_t)f->term);
+    put32(h + 16, (uint32_t)f->topic);
+    put32(h + 20, (uint32_t)f->count);
+    put64(h + 24, (uint64_t)f->first);
+    put32(h + 32, (uint32_t)(index - f->first));
+    put64(h + 36, (uint64_t)f->now);
+    put64(h + 44, (uint64_t)f->synced);
+    memcpy(h + 52, f->address, 16);
+    put32(h + PAYLOAD_CRC, crc32_of(0, data, (size_t)size));
+    put64(place, (uint64_t)f->position);
+    put32(h + HEADER_CRC, crc32_of(crc32_of(0, h, HEADER_CRC), place, 8));
+    return index;
+}
+
+/* Whole numbers and an address, as the two functions below get them, checked; 0 with an exception set if they are not. */
+static int record_facts(const char *name, const int64_t *a, PyObject *address, RecordFacts *f) {
+    char *bytes;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(address, &bytes, &size)) return 0;
+    *f = (RecordFacts){a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], bytes};
+    if (f->partition == (int16_t)f->partition && f->term == (int32_t)f->term && f->topic == (int32_t)f->topic &&
+        size == 16 && f->count >= 0 && f->count <= UINT16_MAX) return 1;
+    PyErr_Format(PyExc_ValueError, "%s: something is out of range", name);
+    return 0;
+}
+
 /* make_record(messages, count, partition, first_index, term, now_ms, topic, position, synced_position, address)
  *     -> (header, entries, next_index); the messages were scanned before */
 static PyObject *hot_make_record(PyObject *self, PyObject *const *args, Py_ssize_t n) {
     int64_t a[8];
-    if (!wants("make_record", n, 10) || !numbers(args + 1, 8, a)) return NULL;
-    int64_t count = a[0], partition = a[1], first = a[2], term = a[3], now = a[4], topic = a[5], position = a[6];
-    char *address;
-    Py_ssize_t address_bytes;
-    if (PyBytes_AsStringAndSize(args[9], &address, &address_bytes)) return NULL;
-    if (partition != (int16_t)partition || term != (int32_t)term || topic != (int32_t)topic || address_bytes != 16 ||
-        count < 0 || count > UINT16_MAX) {
-        PyErr_SetString(PyExc_ValueError, "make_record: something is out of range");
-        return NULL;
-    }
+    RecordFacts facts;
+    if (!wants("make_record", n, 10) || !numbers(args + 1, 8, a) || !record_facts("make_record", a, args[9], &facts)) return NULL;
     Py_buffer data;
     if (PyObject_GetBuffer(args[0], &data, PyBUF_WRITABLE)) return NULL;
-    PyObject *header = PyBytes_FromStringAndSize(NULL, HEADER_BYTES);
-    PyObject *entries = PyBytes_FromStringAndSize(NULL, count * ENTRY_BYTES);
-    PyObject *found = NULL;
-    int64_t index = first, at = 0;
-    int ok = header != NULL && entries != NULL;
-    uint8_t *e = ok ? (uint8_t *)PyBytes_AS_STRING(entries) : NULL;
-    uint32_t length = (uint32_t)(HEADER_BYTES + data.len);
-    for (int64_t left = count - 1; ok && left >= 0; left--, e += ENTRY_BYTES) {
-        uint8_t *m = (uint8_t *)data.buf + at;
-        Parts parts;
-        if (!(ok = find_parts(m, data.len - at, &parts))) break;
-        stamp_one(m, &parts, partition, index, term, now);
-        index += entry_of(e, m, &parts, position + HEADER_BYTES + at, left, HEADER_BYTES + at, length, now);
-        at += parts.length;
+    PyObject *header = PyBytes_FromStringAndSize(NULL, HEADER_BYTES), *found = NULL;
+    PyObject *entries = PyBytes_FromStringAndSize(NULL, facts.count * ENTRY_BYTES);
+    if (header != NULL && entries != NULL) {
+        int64_t next = write_record(data.buf, data.len, &facts, (uint8_t *)PyBytes_AS_STRING(header),
+                                    (uint8_t *)PyBytes_AS_STRING(entries));
+        if (next >= 0) found = Py_BuildValue("(OOL)", header, entries, (long long)next);
+        else PyErr_SetString(PyExc_ValueError, "make_record: the messages were not scanned");
     }
-    if (ok && at == data.len) {
-        uint8_t *h = (uint8_t *)PyBytes_AS_STRING(header), place[8];
-        put32(h, length);
-        put32(h + 4, RECORD_MAGIC);
-        h[8] = RECORD_FORMAT;
-        h[9] = MESSAGES_TYPE;
-        put16(h + 10, (uint16_t)partition);
-        put32(h + 12, (uint32_t)term);
-        put32(h + 16, (uint32_t)topic);
-        put32(h + 20, (uint32_t)count);
-        put64(h + 24, (uint64_t)first);
-        put32(h + 32, (uint32_t)(index - first));
-        put64(h + 36, (uint64_t)now);
-        put64(h + 44, (uint64_t)a[7]);
-        memcpy(h + 52, address, 16);
-        put32(h + PAYLOAD_CRC, crc32_of(0, data.buf, (size_t)data.len));
-        put64(place, (uint64_t)position);
-        put32(h + HEADER_CRC, crc32_of(crc32_of(0, h, HEADER_CRC), place, 8));
-        found = Py_BuildValue("(OOL)", header, entries, (long long)index);
-    } else if (header != NULL && entries != NULL)
-        PyErr_SetString(PyExc_ValueError, "make_record: the messages were not scanned");
     PyBuffer_Release(&data);
     Py_XDECREF(header);
     Py_XDECREF(entries);
@@ -575,54 +592,159 @@ static int check_messages(const uint8_t *p, int64_t size, int count, int64_t byt
     return at == size;
 }
 
+/* What requests of one connection have in common. */
+typedef struct {
+    char *head, *prefix, *suffix;
+    Py_ssize_t head_bytes, prefix_bytes, suffix_bytes;
+} Alike;
+
+static int alike_of(PyObject *const *args, Alike *alike) {
+    return !PyBytes_AsStringAndSize(args[0], &alike->head, &alike->head_bytes) &&
+           !PyBytes_AsStringAndSize(args[1], &alike->prefix, &alike->prefix_bytes) &&
+           !PyBytes_AsStringAndSize(args[2], &alike->suffix, &alike->suffix_bytes);
+}
+
+/* Requests alike, their messages moved together. `requests` is to be freed. */
+typedef struct {
+    int64_t end, start, stop, index_count;
+    int partition, message_count, request_count;
+    uint8_t *requests;
+} Run;
+
+/* -1 with an exception set if there is no memory. `wanted` is the only partition to take, or INT_MAX for any. */
+static int cut(uint8_t *p, int64_t size, int64_t at, const Alike *alike, int64_t bytes_max, int64_t message_bytes_max,
+               int wanted, Run *run) {
+    int64_t before = FRAME_HEADER + alike->prefix_bytes + 2;
+    int room = 0;
+    *run = (Run){at, at + before, at + before, 0, 0, 0, 0, NULL};
+    while (at >= 0 && alike->head_bytes == 2 && size - at >= before) {
+        uint8_t *f = p + at;
+        int64_t length = (int32_t)get32(f), messages_bytes = length - before - alike->suffix_bytes;
+        if (get32(f + 4) != FRAME_MAGIC || memcmp(f + 8, alike->head, 2) || f[14] != PRODUCE || length > size - at ||
+            messages_bytes < 0 || memcmp(f + FRAME_HEADER, alike->prefix, (size_t)alike->prefix_bytes) ||
+            memcmp(f + length - alike->suffix_bytes, alike->suffix, (size_t)alike->suffix_bytes)) break;
+        int count = (int16_t)get16(f + before - 2), named = 0;
+        int64_t indexes = 0;
+        if (count < 1 || run->message_count + count > RUN_MESSAGES_MAX ||
+            (run->request_count && run->stop - run->start + messages_bytes > bytes_max)) break;
+        if (!check_messages(f + before, messages_bytes, count, message_bytes_max, &named, &indexes)) break;
+        if ((run->request_count && named != run->partition) || (wanted != INT_MAX && named != wanted)) break;
+        if (run->request_count == room) {
+            room = room ? 2 * room : 64;
+            uint8_t *more = PyMem_Realloc(run->requests, (size_t)room * REQUEST_BYTES);
+            if (more == NULL) {
+                PyMem_Free(run->requests);
+                PyErr_NoMemory();
+                return -1;
+            }
+            run->requests = more;
+        }
+        memcpy(run->requests + (size_t)run->request_count * REQUEST_BYTES, f + 10, 4);
+        put16(run->requests + (size_t)run->request_count * REQUEST_BYTES + 4, (uint16_t)count);
+        if (run->stop != at + before) memmove(p + run->stop, f + before, (size_t)messages_bytes);
+        run->partition = named;
+        run->stop += messages_bytes;
+        run->message_count += count;
+        run->index_count += indexes;
+        run->request_count++;
+        run->end = at += length;
+    }
+    return 0;
+}
+
 /* cut_run(view, at, head, prefix, suffix, bytes_max, message_bytes_max)
  *     -> (end, start, stop, partition, message_count, index_count, requests), or None */
 static PyObject *hot_cut_run(PyObject *self, PyObject *const *args, Py_ssize_t n) {
     int64_t at, max[2];
-    if (!wants("cut_run", n, 7) || !numbers(args + 1, 1, &at) || !numbers(args + 5, 2, max)) return NULL;
-    char *head, *prefix, *suffix;
-    Py_ssize_t head_bytes, prefix_bytes, suffix_bytes;
-    if (PyBytes_AsStringAndSize(args[2], &head, &head_bytes) || PyBytes_AsStringAndSize(args[3], &prefix, &prefix_bytes) ||
-        PyBytes_AsStringAndSize(args[4], &suffix, &suffix_bytes)) return NULL;
+    Alike alike;
+    Run run;
+    if (!wants("cut_run", n, 7) || !numbers(args + 1, 1, &at) || !alike_of(args + 2, &alike) || !numbers(args + 5, 2, max)) return NULL;
     Py_buffer data;
     if (PyObject_GetBuffer(args[0], &data, PyBUF_WRITABLE)) return NULL;
-    uint8_t *p = data.buf;
-    int64_t before = FRAME_HEADER + prefix_bytes + 2, start = at + before, stop = start, index_count = 0;
-    int partition = 0, message_count = 0, request_count = 0, room = 0, ok = at >= 0 && head_bytes == 2;
-    uint8_t *requests = NULL;
-    while (ok && data.len - at >= before) {
-        uint8_t *f = p + at;
-        int64_t length = (int32_t)get32(f), size = length - before - suffix_bytes;
-        if (get32(f + 4) != FRAME_MAGIC || memcmp(f + 8, head, 2) || f[14] != PRODUCE || length > data.len - at ||
-            size < 0 || memcmp(f + FRAME_HEADER, prefix, (size_t)prefix_bytes) ||
-            memcmp(f + length - suffix_bytes, suffix, (size_t)suffix_bytes)) break;
-        int count = (int16_t)get16(f + before - 2), named = 0;
-        int64_t indexes = 0;
-        if (count < 1 || message_count + count > RUN_MESSAGES_MAX || (request_count && stop - start + size > max[0])) break;
-        if (!check_messages(f + before, size, count, max[1], &named, &indexes)) break;
-        if (request_count && named != partition) break;
-        if (request_count == room) {
-            room = room ? 2 * room : 64;
-            uint8_t *more = PyMem_Realloc(requests, (size_t)room * REQUEST_BYTES);
-            if (more == NULL) { PyMem_Free(requests); PyBuffer_Release(&data); return PyErr_NoMemory(); }
-            requests = more;
-        }
-        memcpy(requests + (size_t)request_count * REQUEST_BYTES, f + 10, 4);
-        put16(requests + (size_t)request_count * REQUEST_BYTES + 4, (uint16_t)count);
-        if (stop != at + before) memmove(p + stop, f + before, (size_t)size);
-        partition = named;
-        stop += size;
-        message_count += count;
-        index_count += indexes;
-        request_count++;
-        at += length;
-    }
+    int failed = cut(data.buf, data.len, at, &alike, max[0], max[1], INT_MAX, &run);
     PyBuffer_Release(&data);
-    PyObject *found = request_count
-        ? Py_BuildValue("(LLLiiLy#)", (long long)at, (long long)start, (long long)stop, partition, message_count,
-                        (long long)index_count, requests, (Py_ssize_t)request_count * REQUEST_BYTES)
+    if (failed) return NULL;
+    PyObject *found = run.request_count
+        ? Py_BuildValue("(LLLiiLy#)", (long long)run.end, (long long)run.start, (long long)run.stop, run.partition,
+                        run.message_count, (long long)run.index_count, run.requests,
+                        (Py_ssize_t)run.request_count * REQUEST_BYTES)
         : Py_NewRef(Py_None);
-    PyMem_Free(requests);
+    PyMem_Free(run.requests);
+    return found;
+}
+
+/* The answers to a run, into `o`, which has room for them; 0 if the messages are not those of the requests. */
+static int write_acks(uint8_t *o, const uint8_t *messages, int64_t size, const uint8_t *requests, int64_t request_count,
+                      const char *topic, int64_t topic_bytes, const char *head, int64_t now) {
+    int64_t at = 0, before = ACK_HEADER + 2 + topic_bytes + 4 + 2;
+    for (; request_count > 0; request_count--, requests += REQUEST_BYTES) {
+        int count = get16(requests + 4);
+        put32(o, (uint32_t)(before + count * RESULT_BYTES));
+        put32(o + 4, FRAME_MAGIC);
+        o[8] = (uint8_t)head[0];
+        o[9] = (uint8_t)head[1] | 1;
+        memcpy(o + 10, requests, 4);
+        o[14] = (uint8_t)-PRODUCE;
+        put64(o + 15, (uint64_t)now);
+        memset(o + 23, 0, 3);
+        put16(o + 26, 1);
+        memcpy(o + 28, topic, (size_t)topic_bytes);
+        put32(o + 28 + topic_bytes, 0);
+        put16(o + 32 + topic_bytes, (uint16_t)count);
+        o += before;
+        for (; count > 0; count--, o += RESULT_BYTES) {
+            if (size - at < BYTES_MIN) return 0;
+            memcpy(o, messages + at + PARTITION, 10);
+            memcpy(o + 10, messages + at + SEND_TIME, 8);
+            at += (int32_t)get32(messages + at);
+        }
+    }
+    return 1;
+}
+
+/* store_run(view, at, head, prefix, suffix, bytes_max, message_bytes_max, topic_string, address,
+ *           partition, first_index, term, now_ms, topic, position, synced_position)
+ *     -> (end, start, stop, message_count, next_index, requests, header, entries, acks), or None
+ * cut_run of one partition, make_record and run_acks in one go. */
+static PyObject *hot_store_run(PyObject *self, PyObject *const *args, Py_ssize_t n) {
+    int64_t at, max[2], a[8] = {0};
+    Alike alike;
+    Run run;
+    RecordFacts facts;
+    char *topic;
+    Py_ssize_t topic_bytes;
+    if (!wants("store_run", n, 16) || !numbers(args + 1, 1, &at) || !alike_of(args + 2, &alike) || !numbers(args + 5, 2, max) ||
+        PyBytes_AsStringAndSize(args[7], &topic, &topic_bytes) || !numbers(args + 9, 7, a + 1) ||
+        !record_facts("store_run", a, args[8], &facts)) return NULL;
+    Py_buffer data;
+    if (PyObject_GetBuffer(args[0], &data, PyBUF_WRITABLE)) return NULL;
+    PyObject *found = NULL, *header = NULL, *entries = NULL, *acks = NULL;
+    if (cut(data.buf, data.len, at, &alike, max[0], max[1], (int)facts.partition, &run)) goto done;
+    if (!run.request_count) {
+        found = Py_NewRef(Py_None);
+        goto done;
+    }
+    facts.count = run.message_count;
+    header = PyBytes_FromStringAndSize(NULL, HEADER_BYTES);
+    entries = PyBytes_FromStringAndSize(NULL, facts.count * ENTRY_BYTES);
+    acks = PyBytes_FromStringAndSize(NULL, run.request_count * (ACK_HEADER + 2 + topic_bytes + 4 + 2) + facts.count * RESULT_BYTES);
+    if (header == NULL || entries == NULL || acks == NULL) goto done;
+    uint8_t *messages = (uint8_t *)data.buf + run.start;
+    int64_t size = run.stop - run.start;
+    int64_t next = write_record(messages, size, &facts, (uint8_t *)PyBytes_AS_STRING(header), (uint8_t *)PyBytes_AS_STRING(entries));
+    if (next < 0 || !write_acks((uint8_t *)PyBytes_AS_STRING(acks), messages, size, run.requests, run.request_count, topic,
+                                topic_bytes, alike.head, facts.now)) {
+        PyErr_SetString(PyExc_ValueError, "store_run: what was cut cannot be stored");
+        goto done;
+    }
+    found = Py_BuildValue("(LLLiLy#OOO)", (long long)run.end, (long long)run.start, (long long)run.stop, run.message_count,
+                          (long long)next, run.requests, (Py_ssize_t)run.request_count * REQUEST_BYTES, header, entries, acks);
+done:
+    PyMem_Free(run.requests);
+    PyBuffer_Release(&data);
+    Py_XDECREF(header);
+    Py_XDECREF(entries);
+    Py_XDECREF(acks);
     return found;
 }
 
@@ -647,51 +769,23 @@ static PyObject *hot_whole_frames(PyObject *self, PyObject *const *args, Py_ssiz
 
 /* run_acks(messages, requests, topic, head, now_ms) -> bytes */
 static PyObject *hot_run_acks(PyObject *self, PyObject *const *args, Py_ssize_t n) {
-    int64_t now;
+    int64_t now, message_count = 0;
     if (!wants("run_acks", n, 5) || !numbers(args + 4, 1, &now)) return NULL;
     char *requests, *topic, *head;
     Py_ssize_t requests_bytes, topic_bytes, head_bytes;
     if (PyBytes_AsStringAndSize(args[1], &requests, &requests_bytes) || PyBytes_AsStringAndSize(args[2], &topic, &topic_bytes) ||
         PyBytes_AsStringAndSize(args[3], &head, &head_bytes)) return NULL;
-    int64_t request_count = requests_bytes / REQUEST_BYTES, message_count = 0;
+    int64_t request_count = requests_bytes / REQUEST_BYTES;
     for (int64_t k = 0; k < request_count; k++) message_count += get16((uint8_t *)requests + k * REQUEST_BYTES + 4);
-    int64_t before = ACK_HEADER + 2 + topic_bytes + 4 + 2;
     Py_buffer data;
     if (PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE)) return NULL;
-    PyObject *out = PyBytes_FromStringAndSize(NULL, request_count * before + message_count * RESULT_BYTES);
-    int64_t at = 0;
-    int ok = out != NULL && head_bytes == 2;
-    uint8_t *o = ok ? (uint8_t *)PyBytes_AS_STRING(out) : NULL;
-    for (int64_t k = 0; ok && k < request_count; k++) {
-        const uint8_t *request = (uint8_t *)requests + k * REQUEST_BYTES;
-        int count = get16(request + 4);
-        put32(o, (uint32_t)(before + count * RESULT_BYTES));
-        put32(o + 4, FRAME_MAGIC);
-        o[8] = (uint8_t)head[0];
-        o[9] = (uint8_t)head[1] | 1;
-        memcpy(o + 10, request, 4);
-        o[14] = (uint8_t)-PRODUCE;
-        put64(o + 15, (uint64_t)now);
-        memset(o + 23, 0, 3);
-        put16(o + 26, 1);
-        memcpy(o + 28, topic, (size_t)topic_bytes);
-        put32(o + 28 + topic_bytes, 0);
-        put16(o + 32 + topic_bytes, (uint16_t)count);
-        o += before;
-        for (; ok && count > 0; count--, o += RESULT_BYTES) {
-            const uint8_t *m = (uint8_t *)data.buf + at;
-            ok = data.len - at >= BYTES_MIN;
-            if (!ok) break;
-            memcpy(o, m + PARTITION, 10);
-            memcpy(o + 10, m + SEND_TIME, 8);
-            at += (int32_t)get32(m);
-        }
-    }
-    PyBuffer_Release(&data);
-    if (!ok && out != NULL) {
+    PyObject *out = PyBytes_FromStringAndSize(NULL, request_count * (ACK_HEADER + 2 + topic_bytes + 4 + 2) + message_count * RESULT_BYTES);
+    if (out != NULL && (head_bytes != 2 || !write_acks((uint8_t *)PyBytes_AS_STRING(out), data.buf, data.len, (uint8_t *)requests,
+                                                       request_count, topic, topic_bytes, head, now))) {
         Py_CLEAR(out);
         PyErr_SetString(PyExc_ValueError, "run_acks: the messages are not those of the requests");
     }
+    PyBuffer_Release(&data);
     return out;
 }
 
@@ -710,6 +804,7 @@ static PyMethodDef methods[] = {
     {"stamp", (PyCFunction)(void (*)(void))hot_stamp, METH_FASTCALL, "Twin of record.stamp_python."},
     {"make_entries", (PyCFunction)(void (*)(void))hot_make_entries, METH_FASTCALL, "Twin of make_entries_python."},
     {"whole_records", (PyCFunction)(void (*)(void))hot_whole_records, METH_FASTCALL, "Twin of whole_records_python."},
+    {"store_run", (PyCFunction)(void (*)(void))hot_store_run, METH_FASTCALL, "cut_run, make_record and run_acks in one."},
     {"make_record", (PyCFunction)(void (*)(void))hot_make_record, METH_FASTCALL, "Twin of make_record_python."},
     {"whole_frames", (PyCFunction)(void (*)(void))hot_whole_frames, METH_FASTCALL, "Twin of whole_frames_python."},
     {"cut_run", (PyCFunction)(void (*)(void))hot_cut_run, METH_FASTCALL, "Twin of produce_run.cut_run_python."},

@@ -36,3 +36,22 @@ def make_record(
     /,
 ) -> tuple[bytes, bytes, int]: ...
 def new_chunk(size: int, /) -> bytearray: ...
+def store_run(
+    view: memoryview,
+    at: int,
+    head: bytes,
+    prefix: bytes,
+    suffix: bytes,
+    bytes_max: int,
+    message_bytes_max: int,
+    topic_string: bytes,
+    client_address: bytes,
+    partition: int,
+    first_index: int,
+    term: int,
+    now_ms: int,
+    topic: int,
+    position: int,
+    synced_position: int,
+    /,
+) -> tuple[int, int, int, int, int, bytes, bytes, bytes, bytes] | None: ...

@@ -162,12 +162,12 @@ class Engine:
 
     def handle(self, event: Event) -> None:
         """Something happened."""
-        self.broker.handle(event, self.now())
+        self._later.append(event)
         while self._later:
-            later = self._later.popleft()
-            if isinstance(later, ConnectionClosed):
-                self._pipes.pop(later.connection, None)
-            self.broker.handle(later, self.now())
+            event = self._later.popleft()
+            if isinstance(event, ConnectionClosed):
+                self._pipes.pop(event.connection, None)
+            self.broker.handle(event, self.now())
 
     def later(self, event: Event) -> None:
         """Something the core caused: it is told when it has finished what it is at."""
@@ -219,6 +219,13 @@ class Engine:
             raise error
         return result
 
+    def drop_connections(self) -> None:
+        """Every peer finds its connection cut; the broker is told nothing, as when it is the one that died."""
+        for pipe in self._pipes.values():
+            pipe.is_closed = True
+            pipe.sent.clear()
+        self._pipes.clear()
+
     def close(self) -> None:
         """Stop in peace: everything is synced, the next start is short."""
         if not self.is_stopped:
@@ -251,3 +258,21 @@ class Engine:
         self.notes.append((level, text))
         if self._note is not None:
             self._note(level, text)
+
+
+def connector(directory: str | None) -> Any:
+    """How the blocking client reaches a broker in this process, with its data in that directory."""
+    from lakemq.embedded_door import HostedConnector, host_of
+
+    return HostedConnector(*host_of(directory))
+
+
+def async_connector(directory: str | None) -> Any:
+    """The same for the asyncio client; the engine is closed when the process ends."""
+    import atexit
+
+    from lakemq.embedded_door import AsyncHostedConnector, host_of
+
+    hosted, release = host_of(directory)
+    atexit.register(release)
+    return AsyncHostedConnector(hosted)

@@ -26,6 +26,7 @@ from lakemq.broker.events import (
     ConnectionOpened,
     Event,
     JournalSynced,
+    MetadataGiven,
     Now,
     OutputDrained,
     StopAsked,
@@ -42,14 +43,26 @@ from lakemq.storage.partition_group import PartitionGroup
 from lakemq.storage.recovery import open_group
 from lakemq.world.clock import RealClock
 from lakemq.world.disk import RealDisk
+from lakemq.world.metadata_file import MetadataFile
 from lakemq.world.server import SocketPort
 
 _LOG = logging.getLogger("lakemq.broker")
 _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _TICK_SECONDS = 0.02
 _SWEEP_SECONDS = 1.0
+_SHARE_SECONDS = 0.03
 _LAG_FADES = 0.9995  # with each tick
 _BACKLOG = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """Another broker on this machine; an empty host means the one that the client connected to."""
+
+    group_id: int
+    broker_id: int
+    host: str
+    port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +74,17 @@ class ServeConfig:
     port: int = 50088
     broker: BrokerConfig = field(default_factory=BrokerConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)
+    # Of several brokers on one machine: the others, and the directory in which they share metadata.
+    neighbours: tuple[Neighbour, ...] = ()
+    shared: Path | None = None
 
 
 class Service:
     """A broker that serves sockets. `run` returns when it was told to stop, or must."""
 
-    def __init__(self, config: ServeConfig) -> None:
+    def __init__(self, config: ServeConfig, listener: socket.socket | None = None) -> None:
         self.config = config
+        self._listener = listener
         limits = config.broker.limits
         self.frame_bytes_max = limits.frame_bytes_max
         self.output_bytes_max = limits.output_bytes_max
@@ -98,6 +115,8 @@ class Service:
             _LOG.warning("recovery: %s", note)
         self.broker = Broker(self.config.broker, self, self._group, state, self._now())
         self._receive = self.broker.receive
+        for one in self.config.neighbours:
+            self.broker.routing.neighbours[one.group_id] = (one.broker_id, one.host, one.port)
 
     def run(self, ready: Callable[["Service"], None] | None = None, *, handles_signals: bool = True) -> None:
         """Serve until stopped. `ready` is called when clients can connect."""
@@ -119,11 +138,13 @@ class Service:
                 loop.add_signal_handler(number, self._handle, StopAsked())
         server = await loop.create_server(
             lambda: SocketPort(next(self._numbers), self),
-            sock=_listening_socket(self.config.host, self.config.port),
+            sock=self._listener or listening_socket(self.config.host, self.config.port),
             backlog=_BACKLOG,
         )
         self.port = server.sockets[0].getsockname()[1]
         timers = [asyncio.create_task(self._tick()), asyncio.create_task(self._sweep())]
+        if self.config.shared is not None:
+            timers.append(asyncio.create_task(self._share_metadata(MetadataFile(self.config.shared))))
         gc.collect()
         gc.freeze()  # what a start leaves stays: no need to look at it again
         try:
@@ -170,6 +191,27 @@ class Service:
                     self.broker.metrics.capped["held_bytes" if is_over else "frame_stall"] += 1
                     held_bytes -= port.held_bytes
                     port.abort()
+
+    async def _share_metadata(self, shared: MetadataFile) -> None:
+        """The owner of the metadata tells it once it is durable; the others take over what it tells."""
+        broker, group = self.broker, self._group
+        assert broker is not None
+        assert group is not None
+        told_version, waits_for = -1, 0
+        while True:
+            version = broker.ledger.metadata.version
+            if not self.config.broker.owns_metadata:
+                packed = shared.read_if_new()
+                if packed is not None:
+                    self._handle(MetadataGiven(packed))
+            if version != told_version:
+                waits_for = waits_for or broker.ledger.end_position
+                if group.journal.synced_position >= waits_for:
+                    if self.config.broker.owns_metadata:
+                        shared.publish(broker.ledger.metadata.pack())
+                    shared.report(self.config.broker.broker_id, version)
+                    told_version, waits_for = version, 0
+            await asyncio.sleep(_SHARE_SECONDS)
 
     # --- events ------------------------------------------------------------------------------------------------
 
@@ -321,7 +363,8 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def _listening_socket(host: str, port: int) -> socket.socket:
+def listening_socket(host: str, port: int) -> socket.socket:
+    """A socket that nobody listens on yet; port 0 for any that is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:

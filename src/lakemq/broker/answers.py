@@ -43,5 +43,9 @@ def dialect_of(connection: Connection, header: Header) -> Dialect:
 
 
 def code_of(error: LakeMQError) -> int:
-    """The code of an error inside a payload."""
-    return error.status if error.status is not None else UnknownError.status or 0
+    """The code of an error inside a payload; that of its family if it has none of its own."""
+    for kind in type(error).__mro__:
+        status = getattr(kind, "status", None)
+        if status is not None:
+            return int(status)
+    return UnknownError.status or 0

@@ -3,6 +3,7 @@
 Used by operators and, where the broker creates what is missing, by the first request that needs it.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
@@ -15,6 +16,7 @@ from lakemq.cluster.metadata import (
     TOPIC_TYPES,
     App,
     Limits,
+    Metadata,
     Subscription,
     Token,
     Topic,
@@ -37,7 +39,12 @@ class Changes:
     def __init__(self, ledger: Ledger, config: BrokerConfig) -> None:
         self._ledger = ledger
         self._config = config
-        self.group_ids: tuple[int, ...] = (config.group_id,)  # where new partitions go, by turns
+        self._group_ids = config.group_ids or (config.group_id,)
+
+    def check_owner(self) -> None:
+        """BadParameterError unless this broker's word on metadata counts."""
+        if not self._config.owns_metadata:
+            raise BadParameterError("topics, apps and subscriptions are changed at the first worker")
 
     # --- topics ------------------------------------------------------------------------------------------------
 
@@ -90,7 +97,7 @@ class Changes:
     def _groups_of(self, partitions: Any) -> tuple[int, ...]:
         if not isinstance(partitions, int) or isinstance(partitions, bool) or not 1 <= partitions <= PARTITIONS_MAX:
             raise BadParameterError(f"a topic has 1 to {PARTITIONS_MAX} partitions, not {partitions!r}")
-        ids = self.group_ids
+        ids = self._group_ids
         return tuple(ids[partition % len(ids)] for partition in range(partitions))
 
     # --- apps --------------------------------------------------------------------------------------------------
@@ -178,16 +185,18 @@ class Changes:
         if old is None:
             self._check_cap("subscriptions", len(metadata.subscriptions) + 1, self._config.limits.subscriptions_max)
             old = Subscription(metadata.next_number, topic, app)
+        is_new_consumer = old.consumer is None and consumer is not None
         new = replace(
             old,
+            start=start if is_new_consumer else old.start,
             producer=self._producer_policy(old, producer),
             consumer=self._consumer_policy(old, consumer),
         )
         if new.producer is None and new.consumer is None:
             raise BadParameterError("a subscription is for a producer, a consumer or both")
         self._ledger.change({"op": "put_subscription", "subscription": asdict(new)}, now.wall_ms)
-        if old.consumer is None and new.consumer is not None and start == "latest":
-            self._start_at_the_end(new, known, now)
+        if is_new_consumer:
+            self._start(new, known, now)
         return new
 
     def unsubscribe(self, topic: str, app: str, now: Now, *, role: str | None = None) -> None:
@@ -206,7 +215,10 @@ class Changes:
         new = replace(old, number=number, producer=kept[0], consumer=kept[1])
         self._ledger.change({"op": "put_subscription", "subscription": asdict(new)}, now.wall_ms)
 
-    def _start_at_the_end(self, subscription: Subscription, topic: Topic, now: Now) -> None:
+    def _start(self, subscription: Subscription, topic: Topic, now: Now) -> None:
+        """A new consumer begins: at the oldest message, which needs no record, or behind the newest."""
+        if subscription.start == "earliest":
+            return
         group = self._ledger.group
         rows = [
             AckRow(subscription.number, partition, index)
@@ -228,6 +240,21 @@ class Changes:
         default = ConsumerPolicy(batch_size=self._config.batch_size_default)
         policy: ConsumerPolicy = policy_with(old.consumer or default, said)
         return policy
+
+    # --- from elsewhere ----------------------------------------------------------------------------------------------
+
+    def replace_all(self, packed: bytes, now: Now) -> bool:
+        """Take over what the broker says whose word on metadata counts; False if that is not news."""
+        before = self._ledger.metadata
+        after = Metadata.unpack(packed)
+        if after.version <= before.version:
+            return False
+        self._ledger.change({"op": "replace_all", "metadata": json.loads(packed)}, now.wall_ms)
+        for key, one in after.subscriptions.items():
+            old = before.subscriptions.get(key)
+            if one.consumer is not None and (old is None or old.number != one.number or old.consumer is None):
+                self._start(one, after.topics[one.topic], now)
+        return True
 
     # --- caps --------------------------------------------------------------------------------------------------
 

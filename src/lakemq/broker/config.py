@@ -14,6 +14,8 @@ class BrokerConfig:
 
     broker_id: int = 0
     group_id: int = 0  # the partition group this broker holds
+    group_ids: tuple[int, ...] = ()  # over which new partitions are spread; empty: this broker's only
+    owns_metadata: bool = True  # else another broker's word counts, and is handed in as MetadataGiven
     data_center: str = ""
     # What clients are told to connect to; empty: the address they connected to.
     advertised_host: str = ""

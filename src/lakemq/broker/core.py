@@ -25,6 +25,7 @@ from lakemq.broker.events import (
     Event,
     FramesReceived,
     JournalSynced,
+    MetadataGiven,
     Now,
     OutputDrained,
     StopAsked,
@@ -35,7 +36,7 @@ from lakemq.broker.events import (
 from lakemq.broker.introduce import Introducing
 from lakemq.broker.ledger import Ledger, State
 from lakemq.broker.metrics import Metrics
-from lakemq.broker.produce import Producing
+from lakemq.broker.produce import RUN_BYTES_MAX, Producing
 from lakemq.broker.routing import Routing
 from lakemq.broker.sessions import Connection, Sessions
 from lakemq.broker.waiters import Reply, Waiters
@@ -78,7 +79,7 @@ from lakemq.wire.produce import (
     ProduceMessageRollback,
     ProduceMessageRollbackAck,
 )
-from lakemq.wire.produce_run import PRODUCE_NUMBER, cut_run
+from lakemq.wire.produce_run import PRODUCE_NUMBER, REQUEST_BYTES, cut_run
 from lakemq.wire.session import (
     AddConnection,
     AddConsumer,
@@ -94,7 +95,6 @@ from lakemq.wire.session import (
 
 _LENGTH = struct.Struct(">i")
 _TYPE_OFFSET = 14
-_RUN_BYTES_MAX = 1 << 20
 _BEFORE_INTRODUCTION = (AddConnection, Heartbeat, FetchHealth)
 _SWEEP_EVERY_MS = 1000
 _LAZY_SYNC_BYTES = 4 << 20
@@ -150,6 +150,7 @@ class Broker:
             OutputDrained: self._output_drained,
             CheckpointWritten: self._checkpoint_written,
             AdminAsked: self._admin.ask,
+            MetadataGiven: self._metadata_given,
             StopAsked: self._stop_asked,
         }
         self._commands: dict[type, Callable[[Connection, Header, Any, Now], None]] = {
@@ -188,6 +189,12 @@ class Broker:
         """Whether something waits for TurnEnded."""
         journal = self._group.journal
         return journal.end_position > journal.written_position or self._waiters.has_turn
+
+    def _metadata_given(self, event: MetadataGiven, now: Now) -> None:
+        try:
+            self.changes.replace_all(event.packed, now)
+        except LakeMQError as error:
+            self._world.note("error", f"metadata could not be taken over: {error}")
 
     # --- connections -------------------------------------------------------------------------------------------
 
@@ -277,10 +284,14 @@ class Broker:
         if route.metadata_version != self.ledger.metadata.version or access.is_draining or not access.is_writable:
             connection.route = None
             return at
-        run = cut_run(frames, at, route.head, route.prefix, route.suffix, _RUN_BYTES_MAX)
+        if route.partition >= 0 and route.is_plain and not self._producing.is_sync_slow:
+            stop = self._producing.take_run_whole(connection, route, frames, at, now)
+            if stop > at:
+                return stop
+        run = cut_run(frames, at, route.head, route.prefix, route.suffix, RUN_BYTES_MAX)
         if run is None:
             return at
-        self.metrics.requests["PRODUCE_MESSAGE"] += len(run.requests) // 6
+        self.metrics.requests["PRODUCE_MESSAGE"] += len(run.requests) // REQUEST_BYTES
         self._producing.take_run(connection, route, run, frames, run.end - at, now)
         return run.end
 

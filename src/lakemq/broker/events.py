@@ -81,6 +81,13 @@ class Tick:
 
 
 @dataclass(slots=True)
+class MetadataGiven:
+    """The broker whose word on metadata counts has spoken."""
+
+    packed: bytes
+
+
+@dataclass(slots=True)
 class AdminAsked:
     """An operator wants something; `answer` gets what was done once it is durable, or why not."""
 
@@ -104,6 +111,7 @@ Event = (
     | JournalSynced
     | CheckpointWritten
     | Tick
+    | MetadataGiven
     | AdminAsked
     | StopAsked
 )

@@ -11,6 +11,8 @@ from lakemq.errors import ConnectionNotFoundError
 from lakemq.names import AppName, owner_of
 from lakemq.wire.dialect import Dialect
 
+NO_PARTITION = -1
+
 
 @dataclass(slots=True)
 class ProduceRoute:
@@ -28,6 +30,8 @@ class ProduceRoute:
     is_receive: bool
     timeout_ms: int
     rates: "AppRates | None"
+    partition: int = NO_PARTITION  # that the last run named
+    is_plain: bool = False  # acked when stored, without limits: see Producing.take_run_whole
 
 
 @dataclass(slots=True)

@@ -87,6 +87,7 @@ class Subscription:
     app: str
     producer: ProducerPolicy | None = None
     consumer: ConsumerPolicy | None = None
+    start: str = "latest"  # where a consumer begins in partitions that it has not been in: latest or earliest
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +268,13 @@ def _drop_subscription(old: Metadata, change: Mapping[str, Any]) -> Metadata:
     )
 
 
+def _replace_all(old: Metadata, change: Mapping[str, Any]) -> Metadata:
+    """What another broker, whose word counts, says it is."""
+    return Metadata.unpack(json.dumps(change["metadata"]).encode())
+
+
 _APPLY = {
+    "replace_all": _replace_all,
     "put_topic": _put_topic,
     "drop_topic": _drop_topic,
     "put_app": _put_app,
@@ -294,6 +301,7 @@ def _subscription_of(said: Mapping[str, Any]) -> Subscription:
         said["app"],
         _producer_policy_of(producer) if producer is not None else None,
         _consumer_policy_of(consumer) if consumer is not None else None,
+        said["start"],
     )
 
 

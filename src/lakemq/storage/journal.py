@@ -116,6 +116,12 @@ class Journal:
         kept_bytes = 0 if may_use_reserve else self._reserve_bytes
         return self.end_position + size + kept_bytes <= self._bases[-1] + self._segment_bytes
 
+    def has_room(self, size: int) -> bool:
+        """Whether that many bytes of messages can be appended with nothing to be done before."""
+        base = self._bases[-1]
+        end = self.end_position
+        return self.failure is None and base < end and end + size + self._reserve_bytes <= base + self._segment_bytes
+
     # --- writing -----------------------------------------------------------------------------------------------
 
     def append(self, buffers: tuple[Buffer, ...], size: int) -> int:
@@ -126,6 +132,13 @@ class Journal:
         self._pending += buffers
         self.end_position = position + size
         return position
+
+    def put(self, header: Buffer, payload: Buffer, size: int) -> None:
+        """`append` without its checks, after `has_room`."""
+        pending = self._pending
+        pending.append(header)
+        pending.append(payload)
+        self.end_position += size
 
     def flush(self) -> None:
         """Write what this turn appended, in one call. WriteError or DiskIOError: none of it counts as written."""
@@ -201,6 +214,7 @@ class Journal:
             self.failure = f"a sync failed ({error}); restart the broker after the disk is mended"
             return  # what this turn appended is refused by its flush
         self.synced_position = max(self.synced_position, ticket.position)
+        self._close_unused()  # a roll while the ticket was out could not
 
     # --- reading -----------------------------------------------------------------------------------------------
 

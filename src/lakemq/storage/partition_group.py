@@ -211,6 +211,42 @@ class PartitionGroup:
         self._unsynced_messages += message_count
         return Appended(first, next_index, end)
 
+    def room_for(self, topic: int, partition: int, size: int, term: int) -> PartitionIndex | None:
+        """The index of a partition to which that many bytes can be added by `put`; None: take `append`."""
+        journal, terms, config = self._journal, self._terms, self._config
+        if (
+            self._turn_error is not None
+            or not terms
+            or terms[-1][0] != term
+            or size > config.record_bytes_max
+            or journal.end_position - journal.synced_position + size > config.unsynced_bytes_max
+            or not journal.has_room(size)
+        ):
+            return None
+        return self._indexes.get((topic, partition))
+
+    def put(
+        self,
+        index: PartitionIndex,
+        header: bytes,
+        messages: memoryview,
+        entries: bytes,
+        message_count: int,
+        next_index: int,
+        now_ms: int,
+    ) -> int:
+        """Add a record that was made for the journal's end, after `room_for`; its end position."""
+        key = index.topic, index.partition
+        if key not in self._undo:
+            self._undo[key] = _Undo(index, index.pending_bytes, index.next_index)
+        journal = self._journal
+        journal.put(header, messages, HEADER_BYTES + len(messages))
+        self._indexes.add(index, entries, next_index)
+        end = journal.end_position
+        self._unsynced.append(_Unsynced(end, index, next_index, message_count, now_ms))
+        self._unsynced_messages += message_count
+        return end
+
     def append_control(
         self, kind: RecordType, payload: bytes, *, topic: int = 0, partition: int = 0, term: int, now_ms: int
     ) -> int:
@@ -247,7 +283,8 @@ class PartitionGroup:
         if not self._unsynced:
             return self._journal.unsynced_bytes > 0
         waiting_ms = now_ms - self._unsynced[0].since_ms
-        return self._config.sync_policy.is_due(self._unsynced_messages, waiting_ms)
+        # A wall clock that was set back must not put syncs off: whoever waits for one would wait as long (F41).
+        return waiting_ms < 0 or self._config.sync_policy.is_due(self._unsynced_messages, waiting_ms)
 
     def begin_sync(self) -> SyncTicket | None:
         """A ticket for all that is written, to be run off the loop; None if there is nothing to sync.
@@ -373,6 +410,8 @@ class PartitionGroup:
         if ticket is not None:
             ticket.run()
             self.end_sync(ticket)
+        if self._checkpoints.is_busy:  # nobody brought its ticket back: the next start reads a little more
+            return
         checkpoint = self.begin_checkpoint(is_clean=True)
         checkpoint.run()
         self.end_checkpoint(checkpoint)

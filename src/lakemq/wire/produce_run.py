@@ -31,6 +31,7 @@ SPECIAL_ATTRIBUTES = re.compile(rb"\\|(?:^|[\r\n])[ \t\f]*(?:UNIQ_ID|DELIVER_AT|
 _HEAD = struct.Struct(">iI2sibq")  # length, magic, version with identity, requestId, type, sendTime
 _COUNT = struct.Struct(">h")
 _REQUEST = struct.Struct(">ih")  # requestId, number of messages
+REQUEST_BYTES = _REQUEST.size
 _LENGTH = struct.Struct(">i")
 _SYSTEM_CODE_OFFSET = 18
 _RESULT = struct.Struct(">hqq")  # partition, index, startTime
