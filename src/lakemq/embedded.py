@@ -258,21 +258,3 @@ class Engine:
         self.notes.append((level, text))
         if self._note is not None:
             self._note(level, text)
-
-
-def connector(directory: str | None) -> Any:
-    """How the blocking client reaches a broker in this process, with its data in that directory."""
-    from lakemq.embedded_door import HostedConnector, host_of
-
-    return HostedConnector(*host_of(directory))
-
-
-def async_connector(directory: str | None) -> Any:
-    """The same for the asyncio client; the engine is closed when the process ends."""
-    import atexit
-
-    from lakemq.embedded_door import AsyncHostedConnector, host_of
-
-    hosted, release = host_of(directory)
-    atexit.register(release)
-    return AsyncHostedConnector(hosted)

@@ -1,0 +1,416 @@
+"""The asyncio client: `lakemq.aio.connect()`. The same names as the blocking one; what waits is awaited."""
+
+import asyncio
+import os
+import random
+import uuid
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar, Unpack
+
+from lakemq.client import offsets
+from lakemq.client.address import ServerUrl, parse_url
+from lakemq.client.admin import AdminClient, Json, Policy
+from lakemq.client.aio_consuming import AsyncConsumer, AsyncReader, AsyncSource
+from lakemq.client.aio_wire import Driver, TcpConnector
+from lakemq.client.channel import AsyncConnector, embedded
+from lakemq.client.config import Acks, ClientConfig, Compressions, Selector, SelectorName, Settings, make_config
+from lakemq.client.consumer import ConsumerCore, ConsumerSettings
+from lakemq.client.core import Core
+from lakemq.client.delivery import Delivery
+from lakemq.client.duration import Duration, duration_ms
+from lakemq.client.errors import BrokerUnreachableError, BufferFullError, ClosedError, SendTimeoutError
+from lakemq.client.handlers import Handler, log_failure
+from lakemq.client.lanes import Lanes
+from lakemq.client.offsets import Move, PartitionLag, Start
+from lakemq.client.outbox import Outbox
+from lakemq.client.outbox_file import OutboxFile
+from lakemq.client.outgoing import Body, Message, Tags
+from lakemq.client.parcel import Parcel
+from lakemq.client.position_file import PositionFile
+from lakemq.client.producer import Producer
+from lakemq.client.promise import Promise, start
+from lakemq.client.reader import ReaderCore
+from lakemq.client.receipt import Receipt, SendReport
+from lakemq.client.system_clock import SystemClock
+from lakemq.clock import Clock
+
+AsyncFunction = Callable[[Delivery], Awaitable[object]]
+H = TypeVar("H", bound=AsyncFunction)
+
+
+def connect(
+    url: str | None = None,
+    *,
+    app: str | None = None,
+    token: str | None = None,
+    namespace: str = "",
+    region: str = "",
+    acks: Acks = "flush",
+    timeout: Duration = "5s",
+    compression: Compressions = "lz4",
+    outbox: str | Path | None = None,
+    selector: SelectorName | Selector | None = None,
+    connector: AsyncConnector | None = None,
+    clock: Clock | None = None,
+    **settings: Unpack[Settings],
+) -> "AsyncClient":
+    """As `lakemq.connect`, to be awaited or used as `async with lakemq.aio.connect(…) as mq`."""
+    config = make_config(
+        os.environ,
+        app=app,
+        token=token,
+        namespace=namespace,
+        region=region,
+        acks=acks,
+        timeout=timeout,
+        compression=compression,
+        selector=selector,
+        settings=settings,
+    )
+    server = parse_url(url or os.environ.get("LAKEMQ_URL"))
+    return AsyncClient(config, server, connector, clock or SystemClock(), outbox)
+
+
+class AsyncClient:
+    """A connection to LakeMQ, for one event loop."""
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        server: ServerUrl,
+        connector: AsyncConnector | None,
+        clock: Clock,
+        outbox: str | Path | None = None,
+    ) -> None:
+        self._config = config
+        self._server = server
+        self._connector = connector
+        self._clock = clock
+        self._outbox_directory = outbox
+        self._outbox: Outbox | None = None
+        self._outbox_file: OutboxFile | None = None
+        self._driver: Driver | None = None
+        self._handlers: list[Handler[AsyncFunction]] = []
+        self._sources: set[AsyncSource] = set()
+        self._stop: asyncio.Event | None = None
+        self._admin: AsyncAdmin | None = None
+
+    def __await__(self) -> "Generator[Any, None, AsyncClient]":
+        return self._open().__await__()
+
+    async def __aenter__(self) -> "AsyncClient":
+        return await self._open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close(is_clean=error is None)
+
+    async def _open(self) -> "AsyncClient":
+        if self._driver is not None:
+            return self
+        config = self._config
+        connector = self._connector
+        if connector is None:
+            is_embedded = self._server.is_embedded
+            connector = embedded("async_connector", self._server.directory) if is_embedded else TcpConnector()
+        self._core = core = Core(config, self._server.addresses, random.random)
+        core.advance(self._clock.monotonic_ms(), self._clock.wall_ms())
+        if self._outbox_directory is not None:
+            file = OutboxFile(self._outbox_directory, config.outbox_bytes_max)
+            self._outbox, self._outbox_file = Outbox(core, file.log, uuid.uuid4().hex), file
+        self._producer = Producer(core, self._outbox)
+        self._lanes = Lanes(self._producer)
+        self._driver = Driver(core, connector, self._clock, asyncio.get_running_loop(), self._outbox_file)
+        try:
+            await self._call(lambda: start(core.reach()))
+        except BrokerUnreachableError:
+            if self._outbox is None:
+                await self.close(is_clean=False)
+                raise
+        except BaseException:
+            await self.close(is_clean=False)
+            raise
+        if self._outbox is not None:
+            self._driver.enter()
+            self._outbox.drain()
+        return self
+
+    def _here(self) -> Driver:
+        if self._driver is None or self._driver.is_closed:
+            raise ClosedError("await connect(…) first" if self._driver is None else "")
+        return self._driver
+
+    async def _call(self, act: Callable[[], Promise[Any]]) -> Any:
+        driver = self._here()
+        driver.enter()
+        return await driver.settled(act())
+
+    # Sending
+
+    async def send(
+        self,
+        topic: str,
+        body: Body,
+        *,
+        key: str | None = None,
+        tags: Tags | None = None,
+        headers: Mapping[str, str] | None = None,
+        partition: int | None = None,
+        ordered: bool = False,
+        acks: Acks | None = None,
+        priority: int = 0,
+        timeout: Duration | None = None,
+        uniq_id: str | None = None,
+    ) -> Receipt:
+        """Send one message and wait until the broker has confirmed it; see `Client.send`."""
+        driver = self._here()
+        driver.enter()
+        return await driver.settled(
+            self._producer.send(
+                topic,
+                body,
+                key=key,
+                tags=tags,
+                headers=headers,
+                partition=partition,
+                ordered=ordered,
+                acks=acks,
+                priority=priority,
+                timeout_ms=None if timeout is None else duration_ms(timeout),
+                uniq_id=uniq_id,
+            )
+        )
+
+    async def send_many(
+        self, topic: str, messages: Iterable[Message | Body], *, acks: Acks | None = None
+    ) -> SendReport:
+        """Send many messages, few requests: `.ok` and `.failed` of the report have one outcome per message."""
+        driver = self._here()
+        driver.enter()
+        return await driver.settled(self._producer.send_many(topic, messages, acks))
+
+    async def send_soon(
+        self,
+        topic: str,
+        body: Body,
+        *,
+        key: str | None = None,
+        tags: Tags | None = None,
+        headers: Mapping[str, str] | None = None,
+        partition: int | None = None,
+        ordered: bool = False,
+        acks: Acks | None = None,
+        priority: int = 0,
+        timeout: Duration | None = None,
+        uniq_id: str | None = None,
+    ) -> "asyncio.Future[Receipt]":
+        """Put a message into the buffer; the future is its outcome. Waits only while the buffer is full."""
+        driver = self._here()
+        until_ms = None if timeout is None else driver.now_ms() + duration_ms(timeout)
+        while True:
+            driver.enter()
+            found = self._lanes.put(topic, body, key, tags, headers, partition, ordered, acks, priority, uniq_id)
+            if not isinstance(found, Promise):
+                return self._future(found[0])
+            left_ms = None if until_ms is None else max(until_ms - driver.now_ms(), 0)
+            if not await driver.until(found, left_ms if self._lanes.is_room(found) else None):
+                raise BufferFullError(f"{self._lanes.buffered_bytes} bytes wait to be sent")
+            if found.error is not None:
+                found.result()
+
+    async def flush(self, timeout: Duration | None = None) -> None:
+        """Send what send_soon has buffered and wait until all of it has an outcome, which the futures tell."""
+        driver = self._here()
+        driver.enter()
+        if not await driver.until(self._lanes.flush(), None if timeout is None else duration_ms(timeout)):
+            raise SendTimeoutError(f"{self._lanes.buffered_count} messages have no outcome yet")
+
+    def _future(self, parcel: Parcel) -> "asyncio.Future[Receipt]":
+        """One more future of a parcel: all of them are settled together."""
+        future: asyncio.Future[Receipt] = self._here().loop.create_future()
+        if not parcel.futures:
+            futures = parcel.futures
+            parcel.done.then(lambda done: self._settle(parcel, futures, done))
+        parcel.futures.append(future)
+        return future
+
+    def _settle(self, parcel: Parcel, futures: list[Any], done: Promise[Parcel]) -> None:
+        for place, future in enumerate(futures):
+            if future.done():  # its owner has given up on it
+                continue
+            if done.error is not None:
+                future.set_exception(done.error)
+            else:
+                future.set_result(self._producer.receipt(parcel, place, parcel.is_queued))
+
+    # Receiving
+
+    def consumer(
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        count: int = 1000,
+        auto_ack: bool = True,
+        ack_timeout: Duration | None = None,
+        long_poll: Duration = "5s",
+        prefetch: int = 1,
+    ) -> AsyncConsumer:
+        """Receive messages of a topic: each goes to one consumer of the group; see `Client.consumer`."""
+        settings = ConsumerSettings(
+            count=count,
+            auto_ack=auto_ack,
+            ack_timeout_ms=0 if ack_timeout is None else duration_ms(ack_timeout),
+            long_poll_ms=duration_ms(long_poll),
+            prefetch=prefetch,
+        )
+        driver = self._here()
+        core = ConsumerCore(self._core, self._producer.topic(topic), self._config.full_app(group), settings)
+        return AsyncConsumer(driver, core, self._sources)
+
+    def reader(
+        self,
+        topic: str,
+        *,
+        start: Start = "latest",
+        stop: Start | None = None,
+        store: str | Path | None = None,
+        group: str | None = None,
+        partitions: Iterable[int] | None = None,
+    ) -> AsyncReader:
+        """Read a topic from a position of one's own; see `Client.reader`."""
+        driver = self._here()
+        name = self._producer.topic(topic)
+        file = None if store is None else PositionFile(store, name)
+        only = None if partitions is None else frozenset(partitions)
+        stored = file.load() if file is not None else None
+        core = ReaderCore(self._core, name, self._config.full_app(group), start, stop, stored, only)
+        return AsyncReader(driver, core, self._sources, file)
+
+    async def seek(
+        self,
+        topic: str,
+        group: str | None = None,
+        *,
+        to: Start,
+        partition: int | None = None,
+        dry_run: bool = True,
+    ) -> list[Move]:
+        """Move a group to another place of a topic; what it would do, unless `dry_run=False`."""
+        driver, app = self._here(), self._config.full_app(group)
+        driver.enter()
+        steps = offsets.seek(self._core, self._producer.topic(topic), app, to, partition, dry_run)
+        return await driver.settled(start(steps))
+
+    async def lag(self, topic: str, group: str | None = None) -> list[PartitionLag]:
+        """How far a group is behind, by partition."""
+        driver, app = self._here(), self._config.full_app(group)
+        driver.enter()
+        return await driver.settled(start(offsets.lag(self._core, self._producer.topic(topic), app)))
+
+    # Handlers
+
+    def handler(self, topic: str, *, group: str | None = None, concurrency: int = 8) -> Callable[[H], H]:
+        """Have the decorated coroutine called with each message: returning acks it, raising has it retried."""
+
+        def add(function: H) -> H:
+            self._handlers.append(Handler(topic, function, group, concurrency))
+            return function
+
+        return add
+
+    async def run(self) -> None:
+        """Feed the handlers until `stop` or cancelled; what is under way is finished and acked."""
+        self._stop = asyncio.Event()
+        consumers = [
+            (handler, self.consumer(handler.topic, group=handler.group, auto_ack=False)) for handler in self._handlers
+        ]
+        serving = [asyncio.create_task(self._serve(handler, consumer)) for handler, consumer in consumers]
+        try:
+            await asyncio.wait([asyncio.create_task(self._stop.wait()), *serving], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for _, consumer in consumers:
+                consumer.stop()
+            await asyncio.gather(*serving)
+
+    def stop(self) -> None:
+        """End `run`."""
+        if self._stop is not None:
+            self._stop.set()
+
+    async def _serve(self, handler: Handler[AsyncFunction], consumer: AsyncConsumer) -> None:
+        free = asyncio.Semaphore(handler.concurrency)
+
+        async def work(delivery: Delivery) -> None:
+            try:
+                await handler.function(delivery)
+                delivery.ack()
+            except Exception as error:
+                log_failure(handler, delivery, error)
+                delivery.retry()
+            finally:
+                free.release()
+
+        working: set[asyncio.Task[None]] = set()
+        async with consumer:
+            try:
+                async for delivery in consumer:
+                    await free.acquire()
+                    task = asyncio.create_task(work(delivery))
+                    working.add(task)
+                    task.add_done_callback(working.discard)
+            finally:
+                await asyncio.gather(*working)
+
+    # The rest
+
+    @property
+    def admin(self) -> "AsyncAdmin":
+        """Topics, apps and subscriptions; needs `admin_url`."""
+        if self._admin is None:
+            self._admin = AsyncAdmin(AdminClient(self._config.admin_url, self._config.admin_token))
+        return self._admin
+
+    async def close(self, is_clean: bool = True) -> None:
+        """Send what is buffered, close consumers and readers, then the connections."""
+        driver = self._driver
+        if driver is None or driver.is_closed:
+            return
+        self.stop()
+        for source in list(self._sources):
+            await source.close(is_clean)
+        if self._lanes.buffered_count:
+            driver.enter()
+            await driver.until(self._lanes.flush(), self._config.timeout_ms)
+        driver.enter()
+        self._core.finish()
+        self._lanes.abandon(ClosedError("the client was closed before there was an outcome"))
+        await driver.close()
+        if self._outbox_file is not None:
+            self._outbox_file.close()
+
+
+class AsyncAdmin:
+    """AdminClient with its calls in a thread, so that they can be awaited."""
+
+    def __init__(self, admin: AdminClient) -> None:
+        self._admin = admin
+
+    async def call(self, method: str, path: str, body: Json = None) -> Json:
+        """See `AdminClient.call`."""
+        return await asyncio.to_thread(self._admin.call, method, path, body)
+
+    async def ensure_topic(self, name: str, *, partitions: int = 1, type: str = "normal", **more: Any) -> Json:
+        """See `AdminClient.ensure_topic`."""
+        return await asyncio.to_thread(self._admin.ensure_topic, name, partitions=partitions, type=type, **more)
+
+    async def create_app(self, name: str, **more: Any) -> Json:
+        """See `AdminClient.create_app`."""
+        return await asyncio.to_thread(self._admin.create_app, name, **more)
+
+    async def subscribe(self, topic: str, app: str, *, producer: Policy = False, consumer: Policy = False) -> Json:
+        """See `AdminClient.subscribe`."""
+        return await asyncio.to_thread(self._admin.subscribe, topic, app, producer=producer, consumer=consumer)

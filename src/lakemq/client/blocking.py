@@ -1,0 +1,459 @@
+"""The blocking client: `lakemq.connect()`. Plain sockets, no thread unless send_soon or a consumer needs its watcher.
+
+Usable from several threads; a consumer or reader belongs to one. After a fork the child drops the sockets and the
+buffer it inherited and connects anew; what was under way stays with the parent.
+"""
+
+import os
+import random
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar, Unpack
+
+from lakemq.client import offsets
+from lakemq.client.address import Address, parse_url
+from lakemq.client.admin import AdminClient
+from lakemq.client.channel import Connector, embedded
+from lakemq.client.config import Acks, ClientConfig, Compressions, Selector, SelectorName, Settings, make_config
+from lakemq.client.consumer import ConsumerCore, ConsumerSettings
+from lakemq.client.consuming import Consumer, Reader
+from lakemq.client.core import Core
+from lakemq.client.delivery import Delivery
+from lakemq.client.duration import Duration, duration_ms
+from lakemq.client.errors import BrokerUnreachableError, BufferFullError, ClosedError, ForkedError, SendTimeoutError
+from lakemq.client.future import SendFuture
+from lakemq.client.handlers import Handler, log_failure
+from lakemq.client.lanes import Lanes
+from lakemq.client.offsets import Move, PartitionLag, Start
+from lakemq.client.outbox import Outbox
+from lakemq.client.outbox_file import OutboxFile
+from lakemq.client.outgoing import Body, Message, Tags
+from lakemq.client.parcel import Parcel
+from lakemq.client.position_file import PositionFile
+from lakemq.client.producer import Producer
+from lakemq.client.promise import Promise, start
+from lakemq.client.pump import Pump
+from lakemq.client.reader import ReaderCore
+from lakemq.client.receipt import Receipt, SendReport
+from lakemq.client.sockets import SocketConnector
+from lakemq.client.system_clock import SystemClock
+from lakemq.clock import Clock
+
+H = TypeVar("H", bound=Callable[[Delivery], object])
+
+
+def connect(
+    url: str | None = None,
+    *,
+    app: str | None = None,
+    token: str | None = None,
+    namespace: str = "",
+    region: str = "",
+    acks: Acks = "flush",
+    timeout: Duration = "5s",
+    compression: Compressions = "lz4",
+    outbox: str | Path | None = None,
+    selector: SelectorName | Selector | None = None,
+    connector: Connector | None = None,
+    clock: Clock | None = None,
+    **settings: Unpack[Settings],
+) -> "Client":
+    """Connect to the brokers of a URL, `lakemq://host:port[,host:port…]`; to one inside this process without a URL.
+
+    URL, app and token are also taken from LAKEMQ_URL, LAKEMQ_APP and LAKEMQ_TOKEN. `acks` says when a send is
+    confirmed: "flush" (on disk), "write", "receive" or "none". `timeout` bounds each call as a whole. `outbox` is a
+    directory that keeps messages until the broker has them. Finer settings are the fields of ClientConfig.
+    """
+    server = parse_url(url or os.environ.get("LAKEMQ_URL"))
+    config = make_config(
+        os.environ,
+        app=app,
+        token=token,
+        namespace=namespace,
+        region=region,
+        acks=acks,
+        timeout=timeout,
+        compression=compression,
+        selector=selector,
+        settings=settings,
+    )
+    if connector is None:
+        if server.is_embedded:
+            connector = embedded("connector", server.directory)
+        else:
+            connector = SocketConnector(config.frame_bytes_max)
+    client = Client(config, server.addresses, connector, clock or SystemClock(), outbox)
+    try:
+        client.reach()
+    except BaseException:
+        client.close(is_clean=False)
+        raise
+    return client
+
+
+class Client:
+    """A connection to LakeMQ. Thread-safe for sending; use it as a context manager, or call `close`."""
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        seeds: tuple[Address, ...],
+        connector: Connector,
+        clock: Clock,
+        outbox: str | Path | None = None,
+    ) -> None:
+        self._config = config
+        self._seeds = seeds
+        self._clock = clock
+        self._outbox_directory = outbox
+        self._handlers: list[Handler[Callable[[Delivery], object]]] = []
+        self._stop = threading.Event()
+        self._admin: AdminClient | None = None
+        self._begin(connector)
+
+    def _begin(self, connector: Connector) -> None:
+        config, directory = self._config, self._outbox_directory
+        core = Core(config, self._seeds, random.random)
+        core.advance(self._clock.monotonic_ms(), self._clock.wall_ms())
+        file = None if directory is None else OutboxFile(directory, config.outbox_bytes_max)
+        self._core = core
+        self._outbox = None if file is None else Outbox(core, file.log, uuid.uuid4().hex)
+        self._outbox_file = file
+        self._producer = Producer(core, self._outbox)
+        self._lanes = Lanes(self._producer)
+        self._pump = Pump(core, connector, self._clock, file)
+        self._pid = os.getpid()
+
+    def _here(self) -> Pump:
+        """The pump of this process; a child that was forked makes its own."""
+        if self._pid != os.getpid():
+            self._begin(self._pump.connector.forked())
+        pump = self._pump
+        if pump.is_closed:
+            raise ClosedError
+        pump.look()
+        return pump
+
+    def reach(self) -> None:
+        """Make sure that a broker is there and knows us. With an outbox it need not be there yet."""
+        pump = self._here()
+        try:
+            pump.call(lambda: start(self._core.reach()))
+        except BrokerUnreachableError:
+            if self._outbox is None:
+                raise
+        if self._outbox is not None:
+            pump.enter()
+            try:
+                self._outbox.drain()
+                if self._outbox.waiting:
+                    pump.watch(self._has_background)
+            finally:
+                pump.leave()
+
+    # Sending
+
+    def send(
+        self,
+        topic: str,
+        body: Body,
+        *,
+        key: str | None = None,
+        tags: Tags | None = None,
+        headers: Mapping[str, str] | None = None,
+        partition: int | None = None,
+        ordered: bool = False,
+        acks: Acks | None = None,
+        priority: int = 0,
+        timeout: Duration | None = None,
+        uniq_id: str | None = None,
+    ) -> Receipt:
+        """Send one message and wait until the broker has confirmed it; str is sent as UTF-8, dict and list as JSON.
+
+        Messages with the same key go to the same partition; `ordered` keeps them in order through every retry. A
+        message with a `uniq_id` is stored once, however often it is sent.
+        """
+        pump = self._here()
+        pump.enter()
+        try:
+            promise = self._producer.send(
+                topic,
+                body,
+                key=key,
+                tags=tags,
+                headers=headers,
+                partition=partition,
+                ordered=ordered,
+                acks=acks,
+                priority=priority,
+                timeout_ms=None if timeout is None else duration_ms(timeout),
+                uniq_id=uniq_id,
+            )
+        finally:
+            pump.leave()
+        pump.wait(promise)
+        return promise.result()
+
+    def send_many(self, topic: str, messages: Iterable[Message | Body], *, acks: Acks | None = None) -> SendReport:
+        """Send many messages, few requests: `.ok` and `.failed` of the report have one outcome per message."""
+        pump = self._here()
+        return pump.call(lambda: self._producer.send_many(topic, messages, acks))
+
+    def send_soon(
+        self,
+        topic: str,
+        body: Body,
+        *,
+        key: str | None = None,
+        tags: Tags | None = None,
+        headers: Mapping[str, str] | None = None,
+        partition: int | None = None,
+        ordered: bool = False,
+        acks: Acks | None = None,
+        priority: int = 0,
+        timeout: Duration | None = None,
+        uniq_id: str | None = None,
+    ) -> SendFuture:
+        """Put a message into the buffer and go on; it leaves with others, within a few milliseconds.
+
+        Waits while the buffer is full, for `timeout` at most; with 0 a full buffer is a BufferFullError at once.
+        """
+        pump = self._here()
+        until_ms = None if timeout is None else pump.now_ms() + duration_ms(timeout)
+        while True:
+            pump.enter()
+            try:
+                found = self._lanes.put(topic, body, key, tags, headers, partition, ordered, acks, priority, uniq_id)
+                if self._lanes.buffered_count == 1:
+                    pump.watch(self._has_background)
+            finally:
+                pump.leave()
+            if not isinstance(found, Promise):
+                return SendFuture(self, found[0], found[1], self._pid)
+            left_ms = None if until_ms is None else max(until_ms - pump.now_ms(), 0)
+            if not pump.wait(found, left_ms if self._lanes.is_room(found) else None):
+                raise BufferFullError(f"{self._lanes.buffered_bytes} bytes wait to be sent")
+            if found.error is not None:
+                found.result()
+
+    def flush(self, timeout: Duration | None = None) -> None:
+        """Send what send_soon has buffered and wait until all of it has an outcome, which the futures tell."""
+        pump = self._here()
+        pump.enter()
+        try:
+            flushed = self._lanes.flush()
+        finally:
+            pump.leave()
+        if not pump.wait(flushed, None if timeout is None else duration_ms(timeout)):
+            raise SendTimeoutError(f"{self._lanes.buffered_count} messages have no outcome yet")
+
+    # Receiving
+
+    def consumer(
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        count: int = 1000,
+        auto_ack: bool = True,
+        ack_timeout: Duration | None = None,
+        long_poll: Duration = "5s",
+        prefetch: int = 1,
+    ) -> Consumer:
+        """Receive messages of a topic: each goes to one consumer of the group.
+
+        `count` is how many are fetched at most at a time; `prefetch` how many fetched lots lie ready beside the one
+        at hand; `ack_timeout` for how long messages are lent (extended while they are worked on).
+        """
+        pump = self._here()
+        settings = ConsumerSettings(
+            count=count,
+            auto_ack=auto_ack,
+            ack_timeout_ms=0 if ack_timeout is None else duration_ms(ack_timeout),
+            long_poll_ms=duration_ms(long_poll),
+            prefetch=prefetch,
+        )
+        with pump.lock:
+            core = ConsumerCore(self._core, self._producer.topic(topic), self._config.full_app(group), settings)
+            if self._config.max_processing_ms:
+                pump.watch(self._has_background)
+        return Consumer(pump, core)
+
+    def reader(
+        self,
+        topic: str,
+        *,
+        start: Start = "latest",
+        stop: Start | None = None,
+        store: str | Path | None = None,
+        group: str | None = None,
+        partitions: Iterable[int] | None = None,
+    ) -> Reader:
+        """Read a topic from "earliest", "latest", an offset, a datetime or "-10m", up to `stop` ("now", or the same).
+
+        Every reader gets every message. With `store`, a file, it goes on where it was when it was last closed.
+        """
+        pump = self._here()
+        name = self._producer.topic(topic)
+        file = None if store is None else PositionFile(store, name)
+        only = None if partitions is None else frozenset(partitions)
+        stored = file.load() if file is not None else None
+        core = ReaderCore(self._core, name, self._config.full_app(group), start, stop, stored, only)
+        return Reader(pump, core, file)
+
+    def seek(
+        self,
+        topic: str,
+        group: str | None = None,
+        *,
+        to: Start,
+        partition: int | None = None,
+        dry_run: bool = True,
+    ) -> list[Move]:
+        """Move a group to another place of a topic; what it would do, unless `dry_run=False`."""
+        name, app = self._producer.topic(topic), self._config.full_app(group)
+        return self._here().call(lambda: start(offsets.seek(self._core, name, app, to, partition, dry_run)))
+
+    def lag(self, topic: str, group: str | None = None) -> list[PartitionLag]:
+        """How far a group is behind, by partition."""
+        name, app = self._producer.topic(topic), self._config.full_app(group)
+        return self._here().call(lambda: start(offsets.lag(self._core, name, app)))
+
+    # Handlers
+
+    def handler(self, topic: str, *, group: str | None = None, concurrency: int = 8) -> Callable[[H], H]:
+        """Have the decorated function called with each message: returning acks it, raising has it retried."""
+
+        def add(function: H) -> H:
+            self._handlers.append(Handler(topic, function, group, concurrency))
+            return function
+
+        return add
+
+    def run(self) -> None:
+        """Feed the handlers until `stop` or Ctrl-C; what is under way is finished and acked.
+
+        Raises what ended a handler's consumer, such as a topic that is not there.
+        """
+        self._stop.clear()
+        failures: list[BaseException] = []
+        serving = [
+            threading.Thread(target=self._serve, args=(handler, failures), name=f"lakemq-{handler.topic}")
+            for handler in self._handlers
+        ]
+        for thread in serving:
+            thread.start()
+        try:
+            self._stop.wait()
+        except KeyboardInterrupt:
+            self._stop.set()
+        for thread in serving:
+            thread.join()
+        if failures:
+            raise failures[0]
+
+    def stop(self) -> None:
+        """End `run`."""
+        self._stop.set()
+
+    def _serve(self, handler: Handler[Callable[[Delivery], object]], failures: list[BaseException]) -> None:
+        try:
+            with (
+                self.consumer(handler.topic, group=handler.group, auto_ack=False) as consumer,
+                ThreadPoolExecutor(handler.concurrency, f"lakemq-{handler.topic}") as pool,
+            ):
+                self._feed(handler, consumer, pool)
+        except Exception as error:
+            failures.append(error)
+            self._stop.set()
+
+    def _feed(
+        self, handler: Handler[Callable[[Delivery], object]], consumer: Consumer, pool: ThreadPoolExecutor
+    ) -> None:
+        free = threading.Semaphore(handler.concurrency)
+
+        def work(delivery: Delivery) -> None:
+            try:
+                handler.function(delivery)
+                delivery.ack()
+            except Exception as error:
+                log_failure(handler, delivery, error)
+                delivery.retry()
+            finally:
+                free.release()
+
+        while not self._stop.is_set():
+            free.acquire()
+            received = consumer.receive(1, timeout="200ms")
+            if received:
+                pool.submit(work, received[0])
+            else:
+                free.release()
+
+    # The rest
+
+    @property
+    def admin(self) -> AdminClient:
+        """Topics, apps and subscriptions; needs `admin_url`."""
+        if self._admin is None:
+            self._admin = AdminClient(self._config.admin_url, self._config.admin_token)
+        return self._admin
+
+    def close(self, is_clean: bool = True) -> None:
+        """Send what is buffered, close consumers and readers, then the connections."""
+        pump = self._pump
+        if pump.is_closed or self._pid != os.getpid():
+            return
+        self._stop.set()
+        for source in list(pump.sources):
+            source.close(is_clean)
+        if self._lanes.buffered_count:
+            pump.enter()
+            flushed = self._lanes.flush()
+            pump.leave()
+            pump.wait(flushed, self._config.timeout_ms)
+        pump.enter()
+        try:
+            self._core.finish()
+            self._lanes.abandon(ClosedError("the client was closed before there was an outcome"))
+        finally:
+            pump.leave()
+        pump.close()
+        if self._outbox_file is not None:
+            self._outbox_file.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close(is_clean=error is None)
+
+    def _has_background(self) -> bool:
+        return self._lanes.buffered_count > 0 or (self._outbox is not None and self._outbox.is_draining)
+
+    # For SendFuture
+
+    def await_parcel(self, parcel: Parcel, pid: int, timeout_ms: int | None) -> bool:
+        """Drive things until the parcel has an outcome."""
+        if pid != os.getpid():
+            raise ForkedError
+        return self._pump.wait(parcel.done, timeout_ms)
+
+    def receipt_of(self, parcel: Parcel, place: int) -> Receipt:
+        """Of a parcel that is done."""
+        return self._lanes.receipt(parcel, place)
+
+    def call_after(self, parcel: Parcel, call: Callable[[], object]) -> None:
+        """Make that call once the parcel has an outcome."""
+        pump = self._pump
+        with pump.lock:
+            if not parcel.done.is_done:
+                parcel.done.then(lambda _: pump.later(call))
+                return
+        call()

@@ -1,0 +1,229 @@
+"""Brings a parcel to the broker that leads its partition, and tries again where that may help.
+
+Pure steps over the core. A try that surely stored nothing and only came to the wrong place, or to nobody, costs time
+but no try: such a message waits for a new leader as long as its deadline lets it. An outcome that is unknown is tried
+again only where a second copy is allowed or impossible. Of an ordered partition one parcel is under way at a time, so
+that a second try cannot change the order.
+"""
+
+from collections import deque
+from typing import Any
+
+from lakemq.client.config import QOS_OF_ACKS
+from lakemq.client.core import SHARED, Core
+from lakemq.client.errors import (
+    BrokerUnreachableError,
+    ConnectionLostError,
+    NotSentError,
+    RequestTimeoutError,
+    SendTimeoutError,
+)
+from lakemq.client.parcel import Parcel
+from lakemq.client.produce_frame import produce_frame, read_produce_ack
+from lakemq.client.promise import Promise, Steps, start
+from lakemq.client.router import Broker, Route
+from lakemq.client.selector import PartitionSelector, hash_partition
+from lakemq.client.session import Session
+from lakemq.errors import (
+    BadParameterError,
+    ElectionError,
+    InitializationError,
+    LakeMQError,
+    NoPartitionGroupError,
+    ProducerNotFoundError,
+    RoutingError,
+    TopicNotFoundError,
+    UnknownError,
+    from_status,
+)
+from lakemq.wire.buffer import Buffer
+from lakemq.wire.dialect import Dialect, level_of_qos
+from lakemq.wire.produce import ProduceMessageAck
+from lakemq.wire.session import AddProducer
+
+_LEVELS = {acks: level_of_qos(qos, Dialect.DOCUMENTED) for acks, qos in QOS_OF_ACKS.items()}
+# Nothing was stored, and another broker or a moment later will do.
+_PATIENT = (RoutingError, BrokerUnreachableError, NotSentError, ElectionError, InitializationError)
+_ALL = -1
+
+
+class Turnstile:
+    """Lets one through at a time, in the order they came."""
+
+    __slots__ = ("_is_taken", "_waiting")
+
+    def __init__(self) -> None:
+        self._is_taken = False
+        self._waiting: deque[Promise[None]] = deque()
+
+    def enter(self) -> Promise[None]:
+        """Kept when it is our turn."""
+        promise: Promise[None] = Promise()
+        if self._is_taken:
+            self._waiting.append(promise)
+        else:
+            self._is_taken = True
+            promise.resolve(None)
+        return promise
+
+    def leave(self) -> None:
+        """The next, please."""
+        if self._waiting:
+            self._waiting.popleft().resolve(None)
+        else:
+            self._is_taken = False
+
+
+class Courier:
+    """Delivers the parcels of one client."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._config = core.config
+        self._app = core.config.app
+        self.selector = PartitionSelector(core.config.selector, core.random)
+        self._turnstiles: dict[tuple[str, int], Turnstile] = {}
+
+    def deliver(self, parcel: Parcel) -> Steps[bool]:
+        """Until the broker has confirmed it, or the error that is final; bounded by the parcel's deadline.
+
+        Always False: it does not wait in an outbox.
+        """
+        route = self._core.router.last_known(parcel.topic, self._app)
+        if parcel.is_ordered or route is None or route.is_ordered or route.producer_policy.is_single:
+            return self._deliver_in_turn(parcel)
+        return self._deliver(parcel)
+
+    def _deliver_in_turn(self, parcel: Parcel) -> Steps[bool]:
+        if self._core.router.last_known(parcel.topic, self._app) is None:
+            # Where it stands in line is known only then; if that fails, so will what follows.
+            yield self._core.settled(start(self._core.route(parcel.topic, self._app, parcel.deadline_ms)))
+        turnstile = self._turnstile(parcel)
+        if turnstile is None:
+            return (yield from self._deliver(parcel))
+        yield turnstile.enter()
+        try:
+            return (yield from self._deliver(parcel))
+        finally:
+            turnstile.leave()
+
+    def _deliver(self, parcel: Parcel) -> Steps[bool]:
+        tried: set[int] = set()
+        failures = requests = 0
+        while True:
+            try:
+                yield from self._try(parcel, tried)
+                return False
+            except LakeMQError as error:
+                self._core.spoil(error, parcel.topic, self._app)
+                failures += 1
+                requests += not isinstance(error, _PATIENT)
+                if not self._may_try_again(error, parcel, requests, failures):
+                    raise _final(error, parcel, failures) from error.__cause__
+                pause_ms = self._core.pause(failures)
+                if self._core.now_ms + pause_ms >= parcel.deadline_ms:
+                    raise _final(error, parcel, failures) from error
+                yield self._core.sleep(pause_ms)
+
+    def _try(self, parcel: Parcel, tried: set[int]) -> Steps[None]:
+        core, deadline_ms = self._core, parcel.deadline_ms
+        route = core.fresh_route(parcel.topic, self._app)
+        if route is None:
+            route = yield from core.route(parcel.topic, self._app, deadline_ms)
+        partition, broker = self._choose(route, parcel, tried)
+        tried.add(broker.id)
+        session = core.ready_session(broker.address, SHARED)
+        if session is None:
+            session = yield from core.connected(broker.address, SHARED, deadline_ms)
+        yield from core.introduced(session, AddProducer, parcel.topic, self._app, deadline_ms)
+        timeout_ms = self._config.timeout_ms
+        if parcel.partition is None and parcel.key is None and not route.brokers.keys() <= tried:
+            timeout_ms = min(timeout_ms, route.producer_policy.timeout_ms or timeout_ms)  # time for the others
+        parcel.address_to(partition)
+        try:
+            ack = yield self._ask(session, parcel, timeout_ms)
+        except ProducerNotFoundError:
+            session.introduced.pop((AddProducer, parcel.topic, self._app), None)
+            raise
+        if ack is not None:
+            parcel.placing = _placing(ack, parcel)
+        parcel.partition = partition
+
+    def _choose(self, route: Route, parcel: Parcel, tried: set[int]) -> tuple[int, Broker]:
+        partition = parcel.partition
+        if partition is None:
+            partition = self.selector.select(route.without(tried), parcel.key, parcel.is_ordered)
+        elif partition not in route.partitions:
+            raise BadParameterError(f"{parcel.topic} has no partition {partition}; it has {len(route.partitions)}")
+        broker = route.leaders.get(partition)
+        if broker is None:
+            self._core.router.spoil(parcel.topic, self._app)
+            raise NoPartitionGroupError(f"partition {partition} of {parcel.topic} has no leader")
+        return partition, broker
+
+    def _ask(self, session: Session, parcel: Parcel, timeout_ms: int) -> Promise[Any]:
+        level, parts, count = _LEVELS[parcel.acks], parcel.parts, len(parcel.heads)
+        topic, app, size = parcel.topic, self._app, sum(map(len, parts))
+        # The same time-out in every request, not what is left: a broker takes requests that are alike in one go.
+        told_ms = self._config.timeout_ms
+
+        def frame(request_id: int, wall_ms: int) -> list[Buffer]:
+            return produce_frame(topic, app, told_ms, level, count, parts, size, request_id, wall_ms)
+
+        core = self._core
+        return session.ask_counted(
+            frame,
+            size,
+            core.now_ms,
+            core.wall_ms,
+            parcel.deadline_ms,
+            timeout_ms,
+            is_answered=parcel.acks != "none",
+            read=read_produce_ack,
+        )
+
+    def _may_try_again(self, error: LakeMQError, parcel: Parcel, requests: int, failures: int) -> bool:
+        if requests >= self._config.tries:
+            return False
+        if isinstance(error, ProducerNotFoundError):
+            return failures == 1  # the connection was never told, or it was forgotten
+        if not error.retriable or isinstance(error, TopicNotFoundError):
+            return False
+        return not error.maybe_written or parcel.has_ids or self._config.retry_unknown
+
+    def _turnstile(self, parcel: Parcel) -> Turnstile | None:
+        """The one it must pass: of its partition if ordered, of the topic if the policy wants one at a time."""
+        route = self._core.router.last_known(parcel.topic, self._app)
+        partition = parcel.partition
+        if route is not None and route.producer_policy.is_single:
+            partition = _ALL
+        elif not parcel.is_ordered and (route is None or not route.is_ordered):
+            return None
+        elif partition is None:
+            partition = hash_partition(parcel.key or "", route.partitions) if route and route.partitions else _ALL
+        key = (parcel.topic, partition)
+        turnstile = self._turnstiles.get(key)
+        if turnstile is None:
+            turnstile = self._turnstiles[key] = Turnstile()
+        return turnstile
+
+
+def _placing(ack: "tuple[int, list[tuple[int, int]]] | ProduceMessageAck", parcel: Parcel) -> list[tuple[int, int]]:
+    """Where each MESSAGE went; the broker's error raised if it took none."""
+    if isinstance(ack, ProduceMessageAck):  # not as we expect it
+        raise UnknownError(f"the broker answered for {len(ack.topics)} topics where one was sent to")
+    code, places = ack
+    if code:
+        raise from_status(code, f"topic {parcel.topic}")
+    if len(places) != len(parcel.heads):
+        raise UnknownError(f"the broker answered {len(places)} places for {len(parcel.heads)} messages")
+    return places
+
+
+def _final(error: LakeMQError, parcel: Parcel, failures: int) -> LakeMQError:
+    """What the user is told: the broker's own error; where nobody answered, that the time was over."""
+    if isinstance(error, RequestTimeoutError | ConnectionLostError):
+        told = SendTimeoutError(f"{parcel.topic}: {error} ({failures} tries)")
+        told.__cause__ = error
+        return told
+    return error

@@ -1,0 +1,165 @@
+"""TCP for the blocking client: non-blocking sockets, and one epoll for all of them."""
+
+import os
+import select
+import socket
+from collections import deque
+from itertools import islice
+
+from lakemq.client.address import Address
+from lakemq.client.channel import Channel
+from lakemq.client.errors import BrokerUnreachableError, ConnectionLostError
+from lakemq.errors import BadFrameError
+from lakemq.wire.buffer import Buffer
+from lakemq.wire.frame import FrameDecoder
+
+_CHUNK_BYTES = 1 << 20  # as much as a broker answers to a fetch, so that it need not be copied together
+_JOINED_BYTES_MAX = 16 << 10  # so little is copied faster than several buffers are handed over
+_BUFFERS_MAX = 512  # in one call; the system takes 1024
+
+
+class SocketChannel:
+    """One TCP connection."""
+
+    def __init__(self, owner: "SocketConnector", sock: socket.socket, address: Address, frame_bytes_max: int) -> None:
+        self._owner = owner
+        self._socket = sock
+        self._address = address
+        self._decoder = FrameDecoder(frame_bytes_max, _CHUNK_BYTES)
+        self._unsent: deque[memoryview] = deque()
+        self._unsent_bytes = 0
+        self.number = sock.fileno()
+
+    def send(self, buffers: list[Buffer]) -> int:
+        """Send what the system takes; the rest when it takes more."""
+        had_none = not self._unsent
+        if had_none and sum(map(len, buffers)) < _JOINED_BYTES_MAX:
+            buffers = [b"".join(buffers)]
+            try:
+                sent = self._socket.send(buffers[0])
+                if sent == len(buffers[0]):
+                    return 0
+                buffers = [memoryview(buffers[0])[sent:]]
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                raise ConnectionLostError(f"{self._address}: {error}") from None
+        for buffer in buffers:
+            view = memoryview(buffer)
+            if len(view):
+                self._unsent.append(view)
+                self._unsent_bytes += len(view)
+        if had_none:
+            self._send_more()
+            if self._unsent:
+                self._owner.watch(self, is_writing=True)
+        return self._unsent_bytes
+
+    def _send_more(self) -> None:
+        """Go on with what could not leave."""
+        try:
+            while self._unsent:
+                sent = self._socket.sendmsg(islice(self._unsent, _BUFFERS_MAX))
+                self._unsent_bytes -= sent
+                while sent:
+                    first = self._unsent.popleft()
+                    if sent < len(first):
+                        self._unsent.appendleft(first[sent:])
+                        break
+                    sent -= len(first)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise ConnectionLostError(f"{self._address}: {error}") from None
+
+    def receive(self, timeout_ms: int) -> list[memoryview]:
+        """Whole frames of what has arrived; what could not be sent is sent, too, if there is room now."""
+        if self._unsent:
+            self._send_more()
+            if not self._unsent:
+                self._owner.watch(self, is_writing=False)
+        if timeout_ms and not select.select([self._socket], [], [], timeout_ms / 1000)[0]:
+            return []
+        try:
+            size = self._socket.recv_into(self._decoder.room())
+        except BlockingIOError:
+            return []
+        except OSError as error:
+            raise ConnectionLostError(f"{self._address}: {error}") from None
+        if not size:
+            raise ConnectionLostError(f"{self._address} closed the connection")
+        try:
+            return self._decoder.received(size)
+        except BadFrameError as error:
+            raise ConnectionLostError(f"{self._address}: {error}") from None
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._owner.forget(self)
+        self._socket.close()
+
+
+class SocketConnector:
+    """Opens TCP connections and waits for them."""
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._channels: dict[int, SocketChannel] = {}
+        self._poll = select.epoll()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poll.register(self._bell, select.EPOLLIN)
+
+    def connect(self, address: Address, timeout_ms: int) -> SocketChannel:
+        """Open a TCP connection."""
+        try:
+            sock = socket.create_connection(address, timeout_ms / 1000)
+        except OSError as error:
+            raise BrokerUnreachableError(f"{address}: {error}") from None
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setblocking(False)
+        channel = SocketChannel(self, sock, address, self._frame_bytes_max)
+        self._channels[channel.number] = channel
+        self._poll.register(channel.number, select.EPOLLIN)
+        return channel
+
+    def wait(self, timeout_ms: int | None) -> list[Channel]:
+        """Those with something to receive, or with room to send more."""
+        ready: list[Channel] = []
+        for number, _ in self._poll.poll(None if timeout_ms is None else timeout_ms / 1000):
+            if number == self._bell:
+                os.eventfd_read(self._bell)
+                continue
+            channel = self._channels.get(number)
+            if channel is not None:
+                ready.append(channel)
+        return ready
+
+    def wake(self) -> None:
+        """Ring the bell."""
+        os.eventfd_write(self._bell, 1)
+
+    def watch(self, channel: SocketChannel, is_writing: bool) -> None:
+        """Wait for room to write, too, or no more."""
+        self._poll.modify(channel.number, select.EPOLLIN | (select.EPOLLOUT if is_writing else 0))
+
+    def forget(self, channel: SocketChannel) -> None:
+        """It is about to be closed."""
+        if self._channels.pop(channel.number, None) is not None:
+            self._poll.unregister(channel.number)
+
+    def forked(self) -> "SocketConnector":
+        """A new one; closing the child's copies of the sockets does not disturb the parent."""
+        for channel in self._channels.values():
+            channel._socket.close()
+        self._channels.clear()
+        self._poll.close()  # not unregistered before: what it watches is shared with the parent
+        os.close(self._bell)
+        return SocketConnector(self._frame_bytes_max)
+
+    def close(self) -> None:
+        """Close all."""
+        for channel in list(self._channels.values()):
+            channel.close()
+        if not self._poll.closed:
+            self._poll.close()
+            os.close(self._bell)
