@@ -111,9 +111,23 @@ class BadFrameError(LakeMQError):
 
 
 class BadParameterError(RequestError):
-    status = 6
+    status: ClassVar[int | None] = 6
     cause = "A field of the request has a value that is not allowed."
     fix = "Correct the field that the detail names, then send again."
+
+
+class UnknownNameError(BadParameterError):
+    status = None  # told to operators only; a wire that must carry it would say 6
+    in_seed = False
+    cause = "There is nothing of this name."
+    fix = "Check the name for slips; list what there is, or create it first."
+
+
+class NameTakenError(BadParameterError):
+    status = None
+    in_seed = False
+    cause = "There is something of this name already."
+    fix = "Choose another name, or change what is there."
 
 
 class ChecksumError(RequestError):

@@ -24,6 +24,7 @@ _LOG = logging.getLogger("lakemq.workers")
 _RESTARTS_MAX = 5  # of one worker within a minute; more means that it cannot run
 _RESTART_WINDOW_SECONDS = 60.0
 WORKERS_MAX = 64
+_PR_SET_PDEATHSIG = 1
 
 
 class WorkersError(LakeMQError):
@@ -86,7 +87,7 @@ class Workers:
     """The parent of some workers."""
 
     def __init__(self, config: ServeConfig, count: int, serve: Callable[[Worker], int]) -> None:
-        self._settings, self._listeners = plan(config, count)
+        self.settings, self._listeners = plan(config, count)
         self._serve = serve
         self._pids: dict[int, int] = {}
         self._started: dict[int, list[float]] = {number: [] for number in range(count)}
@@ -97,7 +98,7 @@ class Workers:
         """Serve until told to stop; the exit status says whether all ended in peace."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._stop())
-        for worker in range(len(self._settings)):
+        for worker in range(len(self.settings)):
             self._start(worker)
         ready([self._told[number] for number in sorted(self._told)])
         status = 0
@@ -125,6 +126,7 @@ class Workers:
         """The child's life."""
         for signal_number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signal_number, signal.SIG_DFL)
+        _die_with_parent()
         for other, listener in enumerate(self._listeners):
             if other != number:
                 listener.close()
@@ -134,7 +136,7 @@ class Workers:
             os.close(writer)
 
         try:
-            return self._serve(Worker(number, self._settings[number], self._listeners[number].dup(), tell))
+            return self._serve(Worker(number, self.settings[number], self._listeners[number].dup(), tell))
         except BaseException:
             _LOG.exception("worker %d ended", number)
             return 1
@@ -162,3 +164,10 @@ class Workers:
         self._is_stopping = True
         for pid in self._pids:
             os.kill(pid, signal.SIGTERM)
+
+
+def _die_with_parent() -> None:
+    """A parent that is killed cannot stop its workers; the kernel does (Linux only)."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -135,7 +135,8 @@ class Acking:
             return  # a late double
         after = high + 1
         end = self._ledger.move_acks([AckRow(subscription.number, said.partition, after)], now.wall_ms)
-        self._ledger.undo_with(end, partial(lending.owners.offer, said.partition))  # not acked after all: lend it again
+        # Not acked after all: lend it again, and end a lease that begins behind it.
+        self._ledger.undo_with(end, partial(lending.owners.release, said.partition))
         self._metrics.settled[full, app, "ack"] += after - before
         if lease is None:
             lending.owners.offer(said.partition)
@@ -173,7 +174,7 @@ class Acking:
             raise IndexAboveRangeError(f"index {index} is above {visible}, the end of what can be read")
         end = self._ledger.move_acks([AckRow(subscription.number, partition, index)], now.wall_ms)
         lending = self._consuming.lending(topic, subscription)
-        self._ledger.undo_with(end, partial(lending.owners.offer, partition))
+        self._ledger.undo_with(end, partial(lending.owners.release, partition))
         lending.owners.release(partition)
         self._consuming.wake(lending, now)
         return index

@@ -52,7 +52,7 @@ class Admin:
             act = ACTIONS.get(event.action)
             if act is None:
                 raise BadParameterError(f"there is no action {event.action!r}")
-            if event.action in _CHANGES:
+            if event.action in CHANGES:
                 self._changes.check_owner()
             result = act(self, now, **event.arguments)
         except LakeMQError as error:
@@ -323,6 +323,6 @@ ACTIONS: dict[str, Callable[..., Answer]] = {
         "list_connections",
     )
 }
-_CHANGES = frozenset(
+CHANGES = frozenset(
     name for name in ACTIONS if name.startswith(("create_", "set_", "drop_", "add_")) and name != "set_broker"
 ) | {"subscribe", "unsubscribe"}

@@ -45,6 +45,7 @@ from lakemq.errors import (
     ConnectionNotFoundError,
     DiskIOError,
     LakeMQError,
+    ProducerNotFoundError,
     SerializationError,
     TooManyTransactionsError,
     TransactionNotFoundError,
@@ -118,8 +119,10 @@ class Broker:
         self._producing = Producing(*shared)
         self.consuming = Consuming(*shared)
         self._acking = Acking(self.ledger, config, self.access, self._waiters, self.metrics, self.consuming)
-        self._introducing = Introducing(self.ledger, config, self.access, self.consuming, self._waiters)
         self.routing = Routing(self.ledger, config, self.access)
+        self._introducing = Introducing(
+            self.ledger, config, self.access, self.consuming, self.routing, self._waiters
+        )
         self._admin = Admin(
             self.ledger,
             config,
@@ -149,7 +152,7 @@ class Broker:
             StreamBroken: self._stream_broken,
             OutputDrained: self._output_drained,
             CheckpointWritten: self._checkpoint_written,
-            AdminAsked: self._admin.ask,
+            AdminAsked: self._admin_asked,
             MetadataGiven: self._metadata_given,
             StopAsked: self._stop_asked,
         }
@@ -190,6 +193,18 @@ class Broker:
         journal = self._group.journal
         return journal.end_position > journal.written_position or self._waiters.has_turn
 
+    def _admin_asked(self, event: AdminAsked, now: Now) -> None:
+        try:
+            self._admin.ask(event, now)
+        except Exception as error:
+            event.answer(None, self._note_bug(f"in {event.action}", error))
+
+    def _note_bug(self, where: str, error: Exception) -> UnknownError:
+        """What to tell whoever ran into it."""
+        self.metrics.bugs += 1
+        self._world.note("error", f"a bug, {where}:\n{traceback.format_exc()}")
+        return UnknownError(f"{type(error).__name__} in the broker: its log has more")
+
     def _metadata_given(self, event: MetadataGiven, now: Now) -> None:
         try:
             self.changes.replace_all(event.packed, now)
@@ -215,7 +230,6 @@ class Broker:
         connection.backlog.clear()
         self._choked.pop(event.connection, None)
         self._introducing.forget(connection, now)
-        self.routing.gone(connection)
 
     def _stream_broken(self, event: StreamBroken, now: Now) -> None:
         self.metrics.capped["bad_frames"] += 1
@@ -269,11 +283,15 @@ class Broker:
                 connection.port.pause()
                 return
             if is_produce and connection.route is not None:
-                stop = self._take_run(connection, frames, at, now)
+                try:
+                    stop = self._take_run(connection, frames, at, now)
+                except Exception as error:
+                    self._tell_bug(connection, read_header(frames[at : at + _length_at(frames, at)])[0], error, now)
+                    return
                 if stop > at:
                     at = stop
                     continue
-            stop = at + _LENGTH.unpack_from(frames, at)[0]
+            stop = at + _length_at(frames, at)
             self._frame(connection, frames[at:stop], now)
             at = stop
 
@@ -314,11 +332,12 @@ class Broker:
             self.metrics.errors[code_of(error)] += 1
             send(connection, refusal(connection, header, error, now), now)
         except Exception as error:
-            self.metrics.bugs += 1
-            self._world.note("error", f"a bug, in a request of type {header.type}:\n{traceback.format_exc()}")
-            told = UnknownError(f"{type(error).__name__} in the broker: its log has more")
-            send(connection, refusal(connection, header, told, now), now)
-            self._close(connection)
+            self._tell_bug(connection, header, error, now)
+
+    def _tell_bug(self, connection: Connection, header: Header, error: Exception, now: Now) -> None:
+        told = self._note_bug(f"in a request of type {header.type}", error)
+        send(connection, refusal(connection, header, told, now), now)
+        self._close(connection)
 
     def _request(self, connection: Connection, header: Header, frame: memoryview, start: int, now: Now) -> None:
         if connection.dialect is None:
@@ -554,6 +573,8 @@ class Broker:
 
     def _prepare(self, connection: Connection, header: Header, command: ProduceMessagePrepare, now: Now) -> None:
         connection.check_app(command.app, self.config.admin_app)
+        if (connection.full_topic(command.topic), command.app) not in connection.producers:
+            raise ProducerNotFoundError(f"the connection did not send ADD_PRODUCER for topic {command.topic!r}")
         code = code_of(TooManyTransactionsError())  # as if the limit were none at all
         answer(connection, header, ProduceMessagePrepareAck("", code), now)
 
@@ -568,3 +589,8 @@ class Broker:
     def _feedback(self, connection: Connection, header: Header, command: FetchProduceFeedback, now: Now) -> None:
         connection.check_app(command.app, self.config.admin_app)
         answer(connection, header, FetchProduceFeedbackAck((), 0), now)
+
+
+def _length_at(frames: memoryview, at: int) -> int:
+    length: int = _LENGTH.unpack_from(frames, at)[0]
+    return length

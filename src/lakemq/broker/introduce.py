@@ -6,6 +6,7 @@ from lakemq.broker.config import BrokerConfig
 from lakemq.broker.consume import Consuming
 from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
+from lakemq.broker.routing import Routing
 from lakemq.broker.sessions import Connection
 from lakemq.broker.waiters import CommandReply, Waiters
 from lakemq.errors import (
@@ -36,18 +37,26 @@ from lakemq.wire.session import (
 )
 
 HEALTHY = 100.0
+Roles = dict[tuple[str, str], str]  # (topic, app) → id
 
 
 class Introducing:
     """Who connects, and what they say they will do."""
 
     def __init__(
-        self, ledger: Ledger, config: BrokerConfig, access: Access, consuming: Consuming, waiters: Waiters
+        self,
+        ledger: Ledger,
+        config: BrokerConfig,
+        access: Access,
+        consuming: Consuming,
+        routing: Routing,
+        waiters: Waiters,
     ) -> None:
         self._ledger = ledger
         self._config = config
         self._access = access
         self._consuming = consuming
+        self._routing = routing
         self._waiters = waiters
 
     def add_connection(self, connection: Connection, header: Header, command: AddConnection, now: Now) -> None:
@@ -73,6 +82,7 @@ class Introducing:
         self.forget(connection, now)
         answer(connection, header, None, now)
         connection.app = ""
+        connection.opened_ms = now.monotonic_ms  # it has as long as a new one to introduce itself again
 
     def forget(self, connection: Connection, now: Now) -> None:
         """A connection is over, or might as well be."""
@@ -81,6 +91,7 @@ class Introducing:
         connection.consumers.clear()
         connection.producers.clear()
         connection.route = None
+        self._routing.gone(connection)
 
     def heartbeat(self, connection: Connection, header: Header, command: Heartbeat, now: Now) -> None:
         """I am here too."""
@@ -100,17 +111,14 @@ class Introducing:
     def add_producer(self, connection: Connection, header: Header, command: AddProducer, now: Now) -> None:
         """It will send; the same id however often it says so."""
         connection.check_app(command.app, self._config.admin_app)
-        self._check_roles(connection, len(command.topics))
-        entries = []
+        self._check_roles(connection, connection.producers, command)
         for name in command.topics:
-            full = connection.full_topic(name)
             try:
-                self._access.producer(connection, full, command.app, now)
+                self._access.producer(connection, connection.full_topic(name), command.app, now)
             except ProducerNotFoundError as error:
                 raise NoPermissionError(str(error)) from None
-            key = full, command.app
-            made = f"{connection.name}-p{len(connection.producers)}"
-            entries.append(TopicProducer(name, connection.producers.setdefault(key, made)))
+        ids = [self._role_id(connection, connection.producers, "p", name, command.app) for name in command.topics]
+        entries = map(TopicProducer, command.topics, ids)
         self._after_write(connection, header, AddProducerAck(tuple(entries)), now)
 
     def remove_producer(self, connection: Connection, header: Header, command: RemoveProducer, now: Now) -> None:
@@ -123,17 +131,14 @@ class Introducing:
     def add_consumer(self, connection: Connection, header: Header, command: AddConsumer, now: Now) -> None:
         """It will receive; the same id however often it says so."""
         connection.check_app(command.app, self._config.admin_app)
-        self._check_roles(connection, len(command.topics))
-        entries = []
+        self._check_roles(connection, connection.consumers, command)
         for name in command.topics:
-            full = connection.full_topic(name)
             try:
-                self._access.subscription(full, command.app, now)
+                self._access.subscription(connection.full_topic(name), command.app, now)
             except ConsumerNotFoundError as error:
                 raise NoPermissionError(str(error)) from None
-            key = full, command.app
-            made = f"{connection.name}-c{len(connection.consumers)}"
-            entries.append(TopicConsumer(name, connection.consumers.setdefault(key, made)))
+        ids = [self._role_id(connection, connection.consumers, "c", name, command.app) for name in command.topics]
+        entries = map(TopicConsumer, command.topics, ids)
         self._after_write(connection, header, AddConsumerAck(tuple(entries)), now)
 
     def remove_consumer(self, connection: Connection, header: Header, command: RemoveConsumer, now: Now) -> None:
@@ -145,10 +150,19 @@ class Introducing:
                 self._consuming.consumer_gone(connection, *key, now)
         answer(connection, header, None, now)
 
-    def _check_roles(self, connection: Connection, more: int) -> None:
+    def _check_roles(self, connection: Connection, roles: Roles, command: AddProducer | AddConsumer) -> None:
+        """What it has said before may be said again, as often as it likes."""
         roles_max = self._config.limits.roles_per_connection_max
-        if len(connection.producers) + len(connection.consumers) + more > roles_max:
+        more = {(connection.full_topic(name), command.app) for name in command.topics} - roles.keys()
+        if len(connection.producers) + len(connection.consumers) + len(more) > roles_max:
             raise BadParameterError(f"a connection may name {roles_max} topics to send to and receive from")
+
+    def _role_id(self, connection: Connection, roles: Roles, kind: str, topic: str, app: str) -> str:
+        key = connection.full_topic(topic), app
+        if key not in roles:
+            roles[key] = f"{connection.name}-{kind}{connection.roles_made}"
+            connection.roles_made += 1
+        return roles[key]
 
     def _after_write(self, connection: Connection, header: Header, ack: object, now: Now) -> None:
         """What the request created must be written before it is told of."""

@@ -37,7 +37,7 @@ from lakemq.wire.produce import ProduceMessage, ProduceMessageAck, ProduceResult
 from lakemq.wire.produce_run import REQUEST_BYTES, ProduceRun, any_special, run_acks, run_receipts, run_refusals
 
 try:
-    from lakemq import _hot
+    import lakemq._hot as _hot
 except ImportError:  # no compiler when it was installed
     _hot = None  # type: ignore[assignment]
 

@@ -62,6 +62,7 @@ class Connection:
     has_spoken: bool = False
     producers: dict[tuple[str, str], str] = field(default_factory=dict)  # (topic, app) → producerId
     consumers: dict[tuple[str, str], str] = field(default_factory=dict)
+    roles_made: int = 0  # for ids that are given once
     route: ProduceRoute | None = None
     in_flight_bytes: int = 0
     parked_polls: int = 0

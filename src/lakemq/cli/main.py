@@ -1,7 +1,7 @@
 """The `lakemq` command: which sub-commands there are, and how any of them fails.
 
-Each command imports its own module when it is called, so `lakemq --help` loads typer and little else.
-Exit codes: 0 done, 1 a LakeMQError, 2 wrong usage, 130 stopped by Ctrl-C.
+Each command imports what it needs when it is called, so `lakemq --help` loads typer and little else. Exit codes and the
+form of errors are in `failure.py`.
 """
 
 import sys
@@ -9,20 +9,23 @@ from typing import Annotated
 
 import typer
 
-from lakemq.cli import storage
+from lakemq.cli import app as apps
+from lakemq.cli import bench, broker, config, doctor, group, message, storage, topic
+from lakemq.cli.failure import INTERRUPTED, describe, exit_code_of
+from lakemq.cli.options import OUTPUTS, Chosen, RootGroup, chosen
 from lakemq.errors import LakeMQError
 from lakemq.version import VERSION
 
 app = typer.Typer(
     name="lakemq",
+    cls=RootGroup,
     help="LakeMQ, a message broker whose archive is a lake that Spark reads.",
+    epilog="--server, --admin, --app, --token and -o may stand anywhere on the line.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,  # typer's rich help takes longer to load than most commands take to run
     pretty_exceptions_enable=False,  # a bug shows Python's own traceback, without values of variables
 )
-
-app.add_typer(storage.app, name="storage")
 
 
 def run() -> None:
@@ -31,20 +34,9 @@ def run() -> None:
         app(prog_name="lakemq")
     except LakeMQError as error:
         typer.echo(describe(error), err=True)
-        sys.exit(1)
+        sys.exit(exit_code_of(error))
     except KeyboardInterrupt:  # typer turns most into 130 itself; this one came outside a command
-        sys.exit(130)
-
-
-def describe(error: LakeMQError) -> str:
-    """What a user sees of an error: one line that says what happened, one that says what to do."""
-    number = "" if error.status is None else f" {error.status}"
-    return f"lakemq: error{number} ({type(error).__name__}): {_one_line(str(error))}\n  fix: {error.fix}"
-
-
-def _one_line(text: str) -> str:
-    # A detail may come from a peer: no line breaks, and nothing that a terminal would obey.
-    return "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
+        sys.exit(INTERRUPTED)
 
 
 def _print_version(wanted: bool) -> None:
@@ -53,13 +45,39 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _known_output(text: str) -> str:
+    if text not in OUTPUTS:
+        raise typer.BadParameter(f"{text!r} is not one of {', '.join(OUTPUTS)}")
+    return text
+
+
 @app.callback()
 def options(
+    ctx: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
+    server: Annotated[
+        str | None, typer.Option(metavar="URL", envvar="LAKEMQ_URL", help="Where clients connect: lakemq://host:port.")
+    ] = None,
+    admin: Annotated[
+        str | None,
+        typer.Option(metavar="URL", envvar="LAKEMQ_ADMIN_URL", help="Where operators ask: http://host:port."),
+    ] = None,
+    as_app: Annotated[
+        str | None, typer.Option("--app", metavar="NAME", envvar="LAKEMQ_APP", help="As which app to send and receive.")
+    ] = None,
+    token: Annotated[
+        str | None, typer.Option(envvar="LAKEMQ_TOKEN", help="The app's token; others may see a command line.")
+    ] = None,
+    output: Annotated[
+        str, typer.Option("--output", "-o", callback=_known_output, help="table, json, or jsonl: an object per line.")
+    ] = "table",
 ) -> None:
-    pass
+    ctx.obj = Chosen(server, admin, as_app, token, output)
+
+
+app.command()(broker.dev)
 
 
 @app.command()
@@ -70,12 +88,26 @@ def demo() -> None:
     show()
 
 
+app.command()(message.send)
+app.command()(message.recv)
+app.command()(message.tail)
+app.add_typer(topic.app, name="topic")
+app.add_typer(apps.app, name="app")
+app.add_typer(group.app, name="group")
+app.add_typer(broker.app, name="broker")
+app.add_typer(storage.app, name="storage")
+app.add_typer(config.app, name="config")
+app.add_typer(bench.app, name="bench")
+app.command()(doctor.doctor)
+
+
 @app.command()
 def errors(
+    ctx: typer.Context,
     code: Annotated[str | None, typer.Argument(metavar="CODE", help="Explain this one; without it, list all.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
 ) -> None:
     """List the error codes, or explain one."""
     from lakemq.cli.errors import show
 
-    show(code, as_json=as_json)
+    show(code, as_json=as_json or chosen(ctx).is_json)

@@ -15,7 +15,7 @@ from lakemq.storage import files
 from lakemq.storage.disk import File
 
 try:
-    from lakemq import _hot
+    import lakemq._hot as _hot
 except ImportError:  # no compiler when it was installed
     _hot = None  # type: ignore[assignment]
 

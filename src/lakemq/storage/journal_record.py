@@ -13,7 +13,7 @@ from typing import NamedTuple
 from lakemq.checksum import crc32
 
 try:
-    from lakemq import _hot
+    import lakemq._hot as _hot
 except ImportError:  # no compiler when it was installed
     _hot = None  # type: ignore[assignment]
 

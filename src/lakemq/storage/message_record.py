@@ -9,7 +9,7 @@ from lakemq.storage.index import make_entries
 from lakemq.storage.journal_record import HEADER_BYTES, RecordHeader, RecordType, pack_header
 
 try:
-    from lakemq import _hot
+    import lakemq._hot as _hot
 except ImportError:  # no compiler when it was installed
     _hot = None  # type: ignore[assignment]
 

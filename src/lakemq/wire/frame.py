@@ -18,7 +18,7 @@ _BUSY_BYTES = 64 << 10
 _ROOM_BYTES_MIN = 4 << 10
 
 try:
-    from lakemq import _hot
+    import lakemq._hot as _hot
 except ImportError:  # no compiler when it was installed
     _hot = None  # type: ignore[assignment]
 

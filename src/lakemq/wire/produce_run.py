@@ -17,7 +17,7 @@ from lakemq.record import ORDERED_BIT, Buffer, attributes_of, scan
 from lakemq.wire.header import MAGIC, REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES_MIN
 
 try:
-    from lakemq import _hot
+    import lakemq._hot as _hot
 except ImportError:  # no compiler when it was installed
     _hot = None  # type: ignore[assignment]
 

@@ -1,0 +1,101 @@
+"""The file that `lakemq config init` writes: every setting, what it means, and its default."""
+
+from lakemq.config import KEYS, SECTIONS, Key, shown
+
+HEAD = """\
+# LakeMQ's settings. A line without # counts; what is left out has the value shown.
+# Spans of time: 500ms, 10s, 5m, 2h, 7d. Sizes: 512KiB, 64MiB, 1GiB.
+# Stronger than this file: LAKEMQ_SECTION__KEY in the environment, then flags. `lakemq config show --origin` has all.
+"""
+TITLES = {
+    "server": "Where the broker is.",
+    "broker": "How it behaves.",
+    "limits": "Caps: larger means more memory. What is beyond is slowed down, refused or closed, never kept.",
+    "storage": "The journal. Larger means fewer files and pauses, and more memory or a longer recovery.",
+    "retention": "How long messages are kept; a segment goes when either limit says so. Nothing set: for ever.",
+    "admin": "The HTTP interface for operators: /v1, /healthz, /readyz, /metrics.",
+    "log": "What is written to stderr.",
+}
+TEXTS = {
+    "server.data": "The directory of journal, indexes and the operators' token.",
+    "server.host": "The address for clients; 0.0.0.0 for all.",
+    "server.port": "The port for clients; 0: any that is free.",
+    "broker.broker_id": "Its number in a cluster.",
+    "broker.group_id": "The partition group it holds.",
+    "broker.data_center": "Clients of the same one are told that it is near.",
+    "broker.advertised_host": "What clients are told to connect to; empty: the address they came to.",
+    "broker.advertised_port": "The same for the port.",
+    "broker.creates_missing": "Topics, apps and subscriptions are made on first use, and any token will do.",
+    "broker.partitions_default": "Of a topic whose maker does not say.",
+    "broker.batch_size_default": "Messages of one fetch, if the consumer policy does not say.",
+    "broker.admin_app": "An app that may speak for every app; empty: none.",
+    "broker.assignor": "How partitions are shared out.",
+    "broker.produce_timeout_ms": "How long a send may wait for its sync, unless the client says.",
+    "broker.long_poll_max_ms": "How long a fetch may wait for messages, at the most.",
+    "broker.session_timeout_ms": "A consumer that asks for nothing for so long loses its partitions.",
+    "broker.slow_sync_ms": "A sync that takes longer makes new sends that wait for one fail (101).",
+    "broker.sync_limit_ms": "One that takes longer than this ends the broker.",
+    "broker.lazy_sync_ms": "While nobody waits for a sync, there is none sooner than this after the last.",
+    "broker.drain_timeout_ms": "How long a stop may take.",
+    "broker.retention_every_ms": "How often retention looks.",
+    "broker.uniq_ids_max": "How many sent ids are remembered, to store a repeated send once.",
+    "limits.connections_max": "More are closed at once.",
+    "limits.frame_bytes_max": "A longer request ends its connection.",
+    "limits.in_flight_bytes_max": "Requests of one connection that wait for a sync: beyond, it is read from no more.",
+    "limits.in_flight_bytes_total_max": "The same over all connections.",
+    "limits.unsynced_bytes_high": "Written and not synced: beyond, producers are read from no more.",
+    "limits.held_bytes_total_max": "Requests that arrived in part: the connection that goes beyond is closed.",
+    "limits.fetch_bytes_max": "What one answer carries, but one message in any case.",
+    "limits.output_bytes_max": "Answers that a client does not read: beyond, none of its requests is served.",
+    "limits.output_stall_ms": "A client that reads nothing for so long is closed.",
+    "limits.parked_polls_max": "Waiting fetches; more are answered at once, empty.",
+    "limits.parked_polls_per_connection_max": "The same of one connection.",
+    "limits.introduction_ms": "A client that has not introduced itself by then is closed.",
+    "limits.frame_stall_ms": "One that leaves a request unfinished for so long is closed.",
+    "limits.idle_ms": "One that says nothing for so long is closed.",
+    "limits.roles_per_connection_max": "Topics that one connection may produce to or consume from.",
+    "limits.topics_max": "How many topics there may be.",
+    "limits.apps_max": "How many apps.",
+    "limits.subscriptions_max": "How many subscriptions.",
+    "limits.partitions_total_max": "How many partitions, of all topics.",
+    "storage.segment_bytes": "One file of the journal; retention drops whole ones.",
+    "storage.record_bytes_max": "One request's messages of one partition.",
+    "storage.entries_per_file": "Of a partition's index.",
+    "storage.checkpoint_bytes": "About so much is read again after a crash, at the most.",
+    "storage.unsynced_bytes_max": "More is refused until a sync has caught up.",
+    "storage.control_reserve_bytes": "Of each segment, that messages leave to acks and the like.",
+    "storage.index_pending_bytes_max": "Index entries in memory before they go to files.",
+    "storage.open_segments_max": "Files kept open.",
+    "storage.open_index_files_max": "Files kept open.",
+    "storage.maps_segments": "Read through the page cache without a copy; only with the compiled twin.",
+    "storage.sync_every_messages": "Sync when so many wait; none: as soon as anything is written.",
+    "storage.sync_every_ms": "Sync when the oldest has waited so long; none: as soon as anything is written.",
+    "retention.age_ms": "Older segments go.",
+    "retention.size_bytes": "The oldest segments beyond this go.",
+    "admin.host": "The address for operators. Beyond this machine, put a proxy with TLS in front.",
+    "admin.port": "The port for operators; 0: any that is free.",
+    "admin.token_file": "A file with the operators' token; empty: one is made in the data directory.",
+    "admin.request_timeout_ms": "How long the broker may take to answer an operator.",
+    "admin.disk_free_bytes_min": "With less disk free, /readyz says no.",
+    "log.format": "text, json, or auto: text on a terminal, JSON elsewhere.",
+    "log.level": "debug, info, warning or error.",
+}
+
+
+def template() -> str:
+    """The whole file."""
+    parts = [HEAD]
+    for section in SECTIONS:
+        parts.append(f"\n# {TITLES[section]}\n[{section}]\n")
+        parts += [_lines(key) for key in KEYS.values() if key.section == section and not key.is_secret]
+        if section == "admin":
+            parts.append("# The token itself is never in this file: LAKEMQ_ADMIN__TOKEN, or token_file.\n")
+    return "".join(parts)
+
+
+def _lines(key: Key) -> str:
+    value = shown(key, key.default)
+    text = TEXTS.get(key.path, "")
+    if value == "none":
+        return f"# {text}\n# {key.name} =\n"
+    return f"# {text}\n# {key.name} = {value}\n"

@@ -1,0 +1,326 @@
+"""What `lakemq send`, `recv` and `tail` do: the Python client, and messages as lines or JSON.
+
+Bodies and JSON go to stdout, what is said about them to stderr; a pipe gets bodies as they were sent.
+"""
+
+import base64
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import typer
+
+from lakemq import connect
+from lakemq.cli.failure import DONE, FAILED, PARTLY, TIMED_OUT, describe
+from lakemq.cli.options import Chosen
+from lakemq.cli.printing import Progress, iso, moment, printable, remark
+from lakemq.client.duration import duration_ms, moment_ms
+from lakemq.client.receipt import Receipt
+from lakemq.errors import BadParameterError, LakeMQError
+
+if TYPE_CHECKING:
+    from lakemq.client.blocking import Client
+    from lakemq.client.config import Acks
+    from lakemq.client.delivery import Delivery
+    from lakemq.client.future import SendFuture
+
+_ACKS = {"flush": "flushed", "write": "written", "receive": "received", "none": "not confirmed"}
+_FETCH_MAX = 1000
+_WAITING_MAX = 10_000  # sends whose outcome nobody has looked at yet
+_COUNTER = "{n}"
+_FOREVER = "1h"  # of one wait; there is another one after it
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What to send, as it was said."""
+
+    topic: str
+    body: str | None
+    key: str | None
+    tags: list[str]
+    headers: list[str]
+    file: Path | None
+    has_stdin_lines: bool
+    count: int | None
+    acks: str
+    partition: int | None
+
+
+def checked_acks(text: str) -> "Acks":
+    """What `--acks` says."""
+    if text not in _ACKS:
+        raise typer.BadParameter(f"{text!r} is not one of {', '.join(_ACKS)}", param_hint="--acks")
+    return cast("Acks", text)  # as the line above has made sure
+
+
+def connected(said: Chosen, **more: Any) -> "Client":
+    """A client for the broker and the app that were chosen."""
+    return connect(said.server_url(), app=said.app, token=said.token, **more)
+
+
+# --- sending -------------------------------------------------------------------------------------------------------
+
+
+def send(said: Chosen, wish: Wish) -> int:
+    """Send it; the exit code."""
+    checked_acks(wish.acks)
+    headers = _headers(wish.headers)
+    bodies = _bodies(wish)
+    if wish.count is None and not wish.has_stdin_lines:
+        with connected(said) as client:
+            _send_one(said, wish, headers, next(bodies), client)
+        return DONE
+    with connected(said) as client:
+        return _send_many(said, wish, headers, bodies, client)
+
+
+def _headers(said: list[str]) -> dict[str, str]:
+    headers = {}
+    for text in said:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise typer.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--header")
+        headers[name] = value
+    return headers
+
+
+def _bodies(wish: Wish) -> Iterator[bytes]:
+    """What to send, one after the other; checked before anything is."""
+    if sum((wish.body is not None, wish.file is not None, wish.has_stdin_lines)) != 1:
+        raise typer.BadParameter("give one of BODY, --file and --stdin-lines")
+    if wish.has_stdin_lines:
+        if wish.count is not None:
+            raise typer.BadParameter("--count belongs to BODY or --file; --stdin-lines sends what comes")
+        return (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
+    body = _file_content(wish.file) if wish.file is not None else (wish.body or "").encode("utf-8", "surrogateescape")
+    if wish.count is None:
+        return iter([body])
+    return (body.replace(_COUNTER.encode(), str(number).encode()) for number in range(1, wish.count + 1))
+
+
+def _file_content(file: Path) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        raise typer.BadParameter(f"{file}: {error.strerror}", param_hint="--file") from None
+
+
+def _send_one(said: Chosen, wish: Wish, headers: dict[str, str], body: bytes, client: "Client") -> None:
+    began = time.perf_counter()
+    receipt = client.send(
+        wish.topic,
+        body,
+        key=wish.key,
+        tags=wish.tags or None,
+        headers=headers or None,
+        partition=wish.partition,
+        acks=checked_acks(wish.acks),
+    )
+    spent_ms = (time.perf_counter() - began) * 1000
+    if said.is_json:
+        _print_receipt(said, receipt, spent_ms)
+        return
+    place = f"partition {_or_dash(receipt.partition)}  offset {_or_dash(receipt.offset)}"
+    known = f"  id {receipt.message_id}" if receipt.message_id is not None else ""
+    typer.echo(f"sent  {wish.topic}  {place}{known}  {_ACKS[wish.acks]}  {spent_ms:.1f} ms")
+
+
+def _send_many(said: Chosen, wish: Wish, headers: dict[str, str], bodies: Iterator[bytes], client: "Client") -> int:
+    progress = Progress("sent")
+    waiting: deque[SendFuture] = deque()
+    sent = failed = 0
+
+    def settle(left: int) -> tuple[int, int]:
+        good = bad = 0
+        while len(waiting) > left:
+            try:
+                receipt = waiting.popleft().result()
+            except LakeMQError as error:
+                bad += 1
+                if failed + bad <= 5:
+                    remark(describe(error))
+                continue
+            good += 1
+            if said.is_json:
+                _print_receipt(said, receipt, None)
+        return good, bad
+
+    for number, body in enumerate(bodies, 1):
+        key = wish.key.replace(_COUNTER, str(number)) if wish.key is not None and wish.count is not None else wish.key
+        waiting.append(
+            client.send_soon(
+                wish.topic,
+                body,
+                key=key,
+                tags=wish.tags or None,
+                headers=headers or None,
+                partition=wish.partition,
+                acks=checked_acks(wish.acks),
+            )
+        )
+        if len(waiting) >= _WAITING_MAX:
+            good, bad = settle(_WAITING_MAX // 2)
+            sent, failed = sent + good, failed + bad
+            progress.tell(sent)
+    good, bad = settle(0)
+    sent, failed = sent + good, failed + bad
+    seconds = progress.seconds
+    (remark if said.is_json else typer.echo)(
+        f"sent  {wish.topic}  {sent} messages in {seconds:.2f} s, {sent / max(seconds, 1e-9):.0f}/s  {_ACKS[wish.acks]}"
+    )
+    if failed:
+        remark(f"{failed} of {sent + failed} messages failed")
+        return PARTLY if sent else FAILED
+    return DONE
+
+
+def _print_receipt(said: Chosen, receipt: Receipt, spent_ms: float | None) -> None:
+    told: dict[str, Any] = {
+        "topic": receipt.topic,
+        "partition": receipt.partition,
+        "offset": receipt.offset,
+        "message_id": receipt.message_id,
+        "acks": receipt.acks,
+    }
+    if spent_ms is not None:
+        told["duration_ms"] = round(spent_ms, 3)
+    # Many receipts are a stream in either form: nobody waits for the last one.
+    typer.echo(json.dumps(told, indent=2 if said.output == "json" and spent_ms is not None else None))
+
+
+def _or_dash(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+# --- receiving -----------------------------------------------------------------------------------------------------
+
+
+def recv(said: Chosen, topic: str, group: str | None, count: int, timeout: str, *, is_acking: bool) -> int:
+    """Receive so many; the exit code."""
+    printer = Printer(said)
+    wait_ms = _duration(timeout, "--timeout")
+    done = 0
+    is_late = False
+    with connected(said) as client:
+        size = min(count or _FETCH_MAX, _FETCH_MAX)
+        consumer = client.consumer(topic, group=group, count=size, auto_ack=False)
+        try:
+            while not count or done < count:
+                lot = consumer.receive(min(count - done, size) if count else size, timeout=f"{wait_ms}ms")
+                if not lot:
+                    is_late = bool(count)
+                    break
+                for delivery in lot:
+                    printer.show(delivery)
+                    done += 1
+                    if is_acking:
+                        delivery.ack()  # not before it was printed
+        finally:
+            printer.end()
+            consumer.close(is_clean=is_acking)
+        left = sum(one.lag for one in client.lag(topic, group))
+    remark(f"{'acked' if is_acking else 'looked at'} {done}, lag {left}")
+    if is_late:
+        remark(f"no message of {topic} came within {timeout}")
+        return TIMED_OUT
+    return PARTLY if printer.damaged else DONE
+
+
+def tail(said: Chosen, topic: str, start: str, count: int, group: str | None) -> int:
+    """Print messages until interrupted, or so many if not 0; the exit code."""
+    place: str | int = int(start) if start.isascii() and start.isdigit() else start
+    if isinstance(place, str) and place not in ("earliest", "latest"):
+        try:
+            moment_ms(place, time.time_ns() // 1_000_000)
+        except BadParameterError as error:
+            raise typer.BadParameter(str(error), param_hint="--from") from None
+    printer = Printer(said, is_endless=not count)
+    done = 0
+    with connected(said) as client, client.reader(topic, start=place, group=group) as reader:
+        while not count or done < count:
+            for delivery in reader.receive(min(count - done, _FETCH_MAX) if count else _FETCH_MAX, timeout=_FOREVER):
+                printer.show(delivery)
+                done += 1
+    printer.end()
+    return PARTLY if printer.damaged else DONE
+
+
+class Printer:
+    """Messages as the user wants them: for people, as one JSON array, or an object per line."""
+
+    def __init__(self, said: Chosen, *, is_endless: bool = False) -> None:
+        self._is_json = said.is_json
+        self._kept: list[dict[str, Any]] | None = [] if said.output == "json" and not is_endless else None
+        self._is_terminal = sys.stdout.isatty()
+        self.damaged = 0
+
+    def show(self, delivery: "Delivery") -> None:
+        """One message."""
+        try:
+            body = delivery.body
+        except LakeMQError as error:
+            self.damaged += 1
+            remark(f"{delivery.topic} {delivery.partition}:{delivery.offset} cannot be read: {error}")
+            return
+        if self._is_json:
+            self._show_json(delivery, body)
+        else:
+            remark(_headline(delivery))
+            self._show_body(body)
+
+    def end(self) -> None:
+        """That was all."""
+        if self._kept is not None:
+            typer.echo(json.dumps(self._kept, indent=2))
+            self._kept = None
+
+    def _show_json(self, delivery: "Delivery", body: bytes) -> None:
+        told: dict[str, Any] = {
+            "topic": delivery.topic,
+            "partition": delivery.partition,
+            "offset": delivery.offset,
+            "stored_at": iso(delivery.stored_at),
+            "key": delivery.key,
+            "tags": list(delivery.tags),
+            "headers": delivery.headers,
+            "attempt": delivery.attempt,
+        }
+        try:
+            told["body"] = body.decode()
+        except UnicodeDecodeError:
+            told["body_base64"] = base64.b64encode(body).decode()
+        if self._kept is not None:
+            self._kept.append(told)
+        else:
+            typer.echo(json.dumps(told))
+
+    def _show_body(self, body: bytes) -> None:
+        if self._is_terminal:
+            typer.echo("\n".join(map(printable, body.decode("utf-8", "replace").split("\n"))))
+        else:
+            sys.stdout.buffer.write(body + b"\n")
+            sys.stdout.buffer.flush()
+
+
+def _headline(delivery: "Delivery") -> str:
+    parts = [f"{delivery.topic} {delivery.partition}:{delivery.offset}", moment(delivery.stored_at)]
+    if delivery.key is not None:
+        parts.append(f"key={delivery.key}")
+    if delivery.tags:
+        parts.append(f"tags={','.join(delivery.tags)}")
+    parts += [f"{name}={value}" for name, value in delivery.headers.items()]
+    parts.append(f"try {delivery.attempt}")
+    return printable("  ".join(parts))
+
+
+def _duration(text: str, hint: str) -> int:
+    try:
+        return duration_ms(text)
+    except BadParameterError as error:
+        raise typer.BadParameter(str(error), param_hint=hint) from None
