@@ -1,157 +1,215 @@
-"""`lakemq demo`: the main job end to end, as far as it exists, each step shown with what it did.
+"""`lakemq demo`: the main job end to end, on a broker of its own and through real sockets, each step with what it did.
 
-Today that is the wire and the store: a producer's bytes arrive in pieces, are cut into frames and checked, go into the
-journal, survive a crash, and are handed to consumers of both dialects.
+Everything that is claimed is counted; if a count is wrong, the demo says so and fails.
 """
 
+import json
+import os
+import signal
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from lakemq import envelope, record
-from lakemq.compression import Compression
+import lakemq
+from lakemq.cli.failure import CommandError
 from lakemq.errors import LakeMQError
-from lakemq.message import BatchItem, BatchMessage, Message, Qos
-from lakemq.storage.recovery import open_group
-from lakemq.wire.commands import decode_request, decode_response, encode_request, encode_response
-from lakemq.wire.consume import FetchTopicMessageAck, TopicMessages
-from lakemq.wire.dialect import Dialect, Form, level_of_qos
-from lakemq.wire.frame import FrameDecoder
-from lakemq.wire.header import Header
-from lakemq.wire.messages import MessageBlock
-from lakemq.wire.produce import ProduceMessage, TopicProduce
-from lakemq.wire.session import AddConnection, recognise
-from lakemq.world.disk import RealDisk
 
-_PIECE_BYTES = 37  # an awkward size, as networks like it
+ORDERS = 1000
+TOPIC = "orders"
+_START_SECONDS = 30.0
 
 
 def show() -> None:
     """Run the demo on the terminal."""
-    console = Console()
-    now_ms = time.time_ns() // 1_000_000
-    console.print("[bold]LakeMQ demo[/bold]: a message's way over the wire, into the journal and out again\n")
-    frame = _send(console, now_ms)
-    block = _receive(console, frame)
     with tempfile.TemporaryDirectory(prefix="lakemq-demo-") as directory:
-        stored = _store(console, RealDisk(directory), block, now_ms)
-    _hand_out(console, stored, now_ms)
-    _refuse(console, frame)
-    console.print(
-        "\nNext: [bold]lakemq errors[/bold] explains every error code; "
-        "[bold]lakemq storage --help[/bold] looks into a data directory; docs/ has every byte."
-    )
+        _Demo(Console(), Path(directory)).run()
 
 
-def _send(console: Console, now_ms: int) -> bytes:
-    first = Message(
-        body=b'{"order": 1, "city": "Beijing"}',
-        business_id="order-1",
-        attributes={"TAGS": "paid"},
-        app="shop",
-        send_time_ms=now_ms,
-        partition=0,
-    )
-    items = tuple(BatchItem(b'{"order": %d}' % n, f"order-{n}") for n in range(2, 52))
-    batch = BatchMessage(items=items, compression=Compression.ZSTD, app="shop", send_time_ms=now_ms, partition=0)
-    packed = envelope.pack(first), envelope.pack(batch)
-    plain_bytes = len(envelope.pack_items(items))
-    block = MessageBlock(2, (b"".join(packed),))
-    command = ProduceMessage(
-        (TopicProduce("orders", "", 5000, level_of_qos(Qos.FLUSH, Dialect.DOCUMENTED), block),), "shop"
-    )
-    frame = b"".join(encode_request(command, form=Form(), request_id=1, send_time_ms=now_ms))
-    console.print(
-        f"1. [green]produce[/green]: one message and a batch of {len(items)} "
-        f"({plain_bytes} bytes, {len(packed[1])} as zstd) in a frame of {len(frame)} bytes"
-    )
-    return frame
+class _Demo:
+    """The steps, and what they have to add up to."""
 
+    def __init__(self, console: Console, directory: Path) -> None:
+        self._console = console
+        self._directory = directory
+        self._step = 0
+        self._rows: list[tuple[str, str, str, bool]] = []
 
-def _receive(console: Console, frame: bytes) -> MessageBlock:
-    decoder = FrameDecoder()
-    pieces = [frame[at : at + _PIECE_BYTES] for at in range(0, len(frame), _PIECE_BYTES)]
-    frames = [whole for piece in pieces for whole in decoder.feed(piece)]
-    console.print(f"2. [green]receive[/green]: {len(pieces)} pieces of {_PIECE_BYTES} bytes gave {len(frames)} frame")
-    _, command = decode_request(frames[0], Dialect.DOCUMENTED)
-    block: MessageBlock = command.topics[0].messages
-    return block
+    def run(self) -> None:
+        """All steps; CommandError if something does not add up."""
+        self._console.print("[bold]LakeMQ demo[/bold]: a broker, a producer and three kinds of consumers\n")
+        with self._broker() as broker:
+            with lakemq.connect(broker.url, app="shop") as mq:
+                self._send(mq)
+                self._consume(mq, "billing")
+                self._consume(mq, "mailer")
+                self._replay(mq)
+            self._kill(broker)
+            with lakemq.connect(broker.url, app="shop") as mq:
+                self._after_the_kill(mq)
+                self._refuse(mq)
+        self._summary()
 
+    def _say(self, text: str) -> None:
+        self._step += 1
+        self._console.print(f"{self._step}. {text}")
 
-def _store(console: Console, disk: RealDisk, block: MessageBlock, now_ms: int) -> MessageBlock:
-    view = block.joined()
-    found = record.scan(view, 0, len(view), block.count)
-    group = open_group(disk)
-    start = time.perf_counter()
-    done = group.append(1, 0, view, block.count, found.index_count, term=1, now_ms=now_ms)
-    group.flush()
-    ticket = group.begin_sync()
-    assert ticket is not None
-    ticket.run()
-    group.end_sync(ticket)
-    spent_ms = (time.perf_counter() - start) * 1000
-    console.print(
-        f"3. [green]store[/green]: bounds and CRC are right; indexes {done.first_index} to {done.next_index - 1}, "
-        f"synced in {spent_ms:.1f} ms"
-    )
-    group.abandon()  # as if the process had been killed: nothing is tidied up
-    start = time.perf_counter()
-    group = open_group(disk)
-    slices = group.read(1, 0, 0, found.index_count)
-    spent_ms = (time.perf_counter() - start) * 1000
-    kept = MessageBlock(sum(one.message_count for one in slices), tuple(bytes(one.messages) for one in slices))
-    console.print(
-        f"4. [green]crash and recover[/green]: {group.visible_index(1, 0)} messages are there again "
-        f"after {spent_ms:.1f} ms, byte for byte: {kept == MessageBlock(block.count, (view,))}"
-    )
-    group.close()
-    return kept
+    def _expect(self, what: str, wanted: object, found: object) -> None:
+        self._rows.append((what, str(wanted), str(found), wanted == found))
 
-
-def _hand_out(console: Console, block: MessageBlock, now_ms: int) -> None:
-    table = Table("dialect", "response", "batch travels as", "messages", "first", "last")
-    for dialect in Dialect:
-        ack = FetchTopicMessageAck((TopicMessages("orders", block),))
-        request = Header(30, request_id=2, version=2 if dialect is Dialect.DOCUMENTED else 4)
-        response = b"".join(encode_response(ack, request, dialect=dialect, send_time_ms=now_ms))
-        _, received = decode_response(response, dialect)
-        assert isinstance(received, FetchTopicMessageAck)
-        stored = received.topics[0].messages.stored()
-        messages: list[Message] = []
-        for value in envelope.unpack_all(stored.joined()):
-            messages += value.messages() if isinstance(value, BatchMessage) else [value]
-            kind = value.compression.value
-        table.add_row(
-            dialect.value,
-            f"{len(response)} bytes",
-            kind,
-            str(len(messages)),
-            f"{messages[0].index}: {messages[0].body.decode()}",
-            f"{messages[-1].index}: {messages[-1].body.decode()}",
-        )
-    console.print("5. [green]fetch[/green]: the same stored bytes for consumers of both dialects")
-    console.print(table)
-    hello = AddConnection(app="shop", token="secret", version="1", ip="127.0.0.1", time_ms=now_ms)
-    told = []
-    for dialect in Dialect:
-        frame = b"".join(encode_request(hello, form=Form(dialect, 2), request_id=1, send_time_ms=now_ms))
-        told.append(recognise(frame[23:], 2).value)
-    console.print(f"   which one a client speaks is told by its first frame: {', '.join(told)}")
-
-
-def _refuse(console: Console, frame: bytes) -> None:
-    damaged = bytearray(frame)
-    damaged[frame.index(b"Beijing")] ^= 1
-    cut = bytearray(frame[:100])
-    cut[0:4] = (100).to_bytes(4, "big")
-    console.print("6. [green]refuse[/green] what is not right, with a code and a next step")
-    for name, data in (("one bit flipped in a body", damaged), ("a request cut short", cut)):
+    @contextmanager
+    def _broker(self) -> "Iterator[_Process]":
+        broker = _Process(self._directory)
+        began = time.perf_counter()
+        broker.start()
         try:
-            _, command = decode_request(data, Dialect.DOCUMENTED)
-            view = command.topics[0].messages.joined()
-            record.scan(view, 0, len(view), 2)
-        except LakeMQError as error:
-            console.print(f"   {name}: [red]{error.status} {type(error).__name__}[/red] {error}")
-            console.print(f"   {'':>{len(name)}}  {error.fix}")
+            spent = time.perf_counter() - began
+            self._say(f"[green]start[/green]: `lakemq dev` serves at {broker.url} after {spent:.1f} s")
+            yield broker
+        finally:
+            broker.stop()
+
+    def _send(self, mq: Any) -> None:
+        receipt = mq.send(TOPIC, {"order": 0, "city": "Beijing"}, key="c-7", tags=["paid"], headers={"v": "2"})
+        self._say(
+            f"[green]send[/green]: one order with key, tag and header is on disk at partition {receipt.partition}, "
+            f"offset {receipt.offset}"
+        )
+        began = time.perf_counter()
+        futures = [mq.send_soon(TOPIC, {"order": n}, key=f"c-{n % 50}") for n in range(1, ORDERS)]
+        mq.flush()
+        spent = time.perf_counter() - began
+        confirmed = sum(future.exception() is None for future in futures)
+        self._say(
+            f"[green]send many[/green]: {confirmed} more, in batches, confirmed on disk in {spent * 1000:.0f} ms "
+            f"({confirmed / spent:,.0f} a second)"
+        )
+        self._expect("orders confirmed on disk", ORDERS, confirmed + 1)
+
+    def _consume(self, mq: Any, group: str) -> None:
+        seen: set[int] = set()
+        last_of_key: dict[str, int] = {}
+        is_in_order = True
+        began = time.perf_counter()
+        with mq.consumer(TOPIC, group=group, auto_ack=False) as consumer:
+            while len(seen) < ORDERS:
+                deliveries = consumer.receive(500, timeout="5s")
+                if not deliveries:
+                    break
+                for delivery in deliveries:
+                    number = delivery.json()["order"]
+                    is_in_order &= number > last_of_key.get(delivery.key, -1)
+                    last_of_key[delivery.key] = number
+                    seen.add(number)
+                    delivery.ack()
+        spent = time.perf_counter() - began
+        lag = sum(place.lag for place in mq.lag(TOPIC, group))
+        self._say(
+            f"[green]receive and ack[/green]: group {group} got {len(seen)} in {spent * 1000:.0f} ms, each key in "
+            f"order: {'yes' if is_in_order else 'NO'}; lag {lag}"
+        )
+        self._expect(
+            f"orders received by {group}, keys in order, lag", (ORDERS, True, 0), (len(seen), is_in_order, lag)
+        )
+
+    def _replay(self, mq: Any) -> None:
+        with mq.reader(TOPIC, start="earliest", stop="now") as reader:
+            count = sum(1 for _ in reader)
+        self._say(f"[green]replay[/green]: a reader went through all {count} once more; no group moved")
+        self._expect("orders replayed", ORDERS, count)
+
+    def _kill(self, broker: "_Process") -> None:
+        broker.kill()
+        began = time.perf_counter()
+        broker.start()
+        spent = time.perf_counter() - began
+        self._say(
+            f"[green]kill -9[/green]: the broker is gone; started again on the same directory after {spent:.1f} s"
+        )
+
+    def _after_the_kill(self, mq: Any) -> None:
+        with mq.reader(TOPIC, start="earliest", stop="now") as reader:
+            count = sum(1 for _ in reader)
+        lag = sum(place.lag for group in ("billing", "mailer") for place in mq.lag(TOPIC, group))
+        receipt = mq.send(TOPIC, {"order": ORDERS}, key="c-7")
+        with mq.consumer(TOPIC, group="billing") as consumer:
+            found = consumer.receive(10, timeout="5s")
+        self._say(
+            f"[green]recovered[/green]: {count} orders and both groups' places are there; a new one went to partition "
+            f"{receipt.partition}, offset {receipt.offset}, and was received"
+        )
+        self._expect("orders and lag after the kill", (ORDERS, 0), (count, lag))
+        self._expect("received after the kill", [ORDERS], [one.json()["order"] for one in found])
+
+    def _refuse(self, mq: Any) -> None:
+        self._say("[green]refuse[/green] what is not right, with a code and a next step")
+        for what, body in (("a body of 5 MB", os.urandom(5 << 20)), ("a name with a space", b"x")):
+            try:
+                mq.send(TOPIC if "body" in what else "no such", body)
+            except LakeMQError as error:
+                self._console.print(f"   {what}: [red]{error.status} {type(error).__name__}[/red] {error}")
+                self._console.print(f"   {'':>{len(what)}}  {error.fix}")
+            else:
+                self._expect(f"{what} refused", True, False)
+
+    def _summary(self) -> None:
+        table = Table("what", "wanted", "found", "")
+        for what, wanted, found, is_right in self._rows:
+            table.add_row(what, wanted, found, "[green]right[/green]" if is_right else "[red]WRONG[/red]")
+        self._console.print()
+        self._console.print(table)
+        wrong = [row for row in self._rows if not row[3]]
+        if wrong:
+            raise CommandError(f"{len(wrong)} of {len(self._rows)} do not add up")
+        self._console.print(
+            "\nNext: [bold]lakemq dev[/bold] in one terminal, [bold]lakemq send orders hello[/bold] and "
+            "[bold]lakemq recv orders[/bold] in another; docs/client.md for programs."
+        )
+
+
+class _Process:
+    """A broker of our own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = ""
+
+    def start(self) -> None:
+        """Wait until it serves."""
+        ready_file = self._directory / "ready"
+        ready_file.unlink(missing_ok=True)
+        log = (self._directory / "log").open("ab")
+        command = [sys.executable, "-m", "lakemq", "dev", "--port", "0", "--admin-port", "0"]
+        command += ["--data", str(self._directory / "data"), "--ready-file", str(ready_file)]
+        with log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        end = time.monotonic() + _START_SECONDS
+        while not ready_file.exists():
+            if self._process.poll() is not None or time.monotonic() > end:
+                text = (self._directory / "log").read_text(errors="replace")[-2000:]
+                raise CommandError(f"the broker did not start: {text}")
+            time.sleep(0.01)
+        self.url = f"lakemq://127.0.0.1:{json.loads(ready_file.read_text())['port']}"
+
+    def kill(self) -> None:
+        """As it happens in the real world."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> None:
+        """In peace."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(15)
+            except subprocess.TimeoutExpired:
+                self.kill()
