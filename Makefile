@@ -7,7 +7,7 @@ BASE   := $(VENV)/.installed-base
 DEV    := $(VENV)/.installed-dev
 SOURCES_OF_BUILD := pyproject.toml setup.py src/lakemq/_hot.c
 
-.PHONY: demo test quick format lint types layers check bench fuzz faults clean help
+.PHONY: demo test quick format lint types layers check bench fuzz sim faults clean help
 
 help:
 	@echo "make demo    set up and show what LakeMQ does"
@@ -15,6 +15,7 @@ help:
 	@echo "make quick   tests that take milliseconds each (under a minute)"
 	@echo "make format | lint | types | layers | check"
 	@echo "make bench   every benchmark, quick form;  make fuzz   1 000 000 mutated frames"
+	@echo "make sim     10 000 simulated schedules of broker, clients and disk"
 	@echo "make faults  10 000 crash states, 1 000 kills, 300 power cuts (as root), about 7 minutes"
 
 $(BIN)/python:
@@ -40,7 +41,7 @@ faults: $(DEV)
 	@$(BIN)/python dev.py system-packages
 	@$(BIN)/python dev.py faults
 
-quick format lint types layers check bench fuzz: $(DEV)
+quick format lint types layers check bench fuzz sim: $(DEV)
 	@$(BIN)/python dev.py $@
 
 clean:

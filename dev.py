@@ -3,6 +3,7 @@
 python dev.py check      format, lint, types, layers, quick tests
 python dev.py test       every test
 python dev.py bench      every benchmark in its quick form
+python dev.py sim        10 000 simulated schedules of broker, clients and disk
 python dev.py faults     crash states, kills, power cuts and failing disks, in the numbers of a full run
 """
 
@@ -85,6 +86,10 @@ def fuzz() -> None:
     python("-m", "tests.fuzz_frames", "--frames", "1000000")
 
 
+def sim() -> None:
+    python("-m", "tests.sim.run", "--seeds", "10000", "--jobs", "2")
+
+
 def faults() -> None:
     """The full runs, one after the other, all of them even if one fails; power cuts need root."""
     results = {}
@@ -127,6 +132,7 @@ COMMANDS = {
     "check": check,
     "bench": bench,
     "fuzz": fuzz,
+    "sim": sim,
     "faults": faults,
     "system-packages": system_packages,
 }
