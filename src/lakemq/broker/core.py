@@ -98,7 +98,7 @@ _LENGTH = struct.Struct(">i")
 _TYPE_OFFSET = 14
 _BEFORE_INTRODUCTION = (AddConnection, Heartbeat, FetchHealth)
 _SWEEP_EVERY_MS = 1000
-_LAZY_SYNC_BYTES = 4 << 20
+_LAZY_SYNC_BYTES = 16 << 20
 _SYNC_PATIENCE_MS = 100  # before that no deadline of those who wait is looked at
 
 
@@ -419,6 +419,7 @@ class Broker:
         except LakeMQError as error:
             failure = error
             self._world.note("error", f"the journal could not be written: {error}")
+            self._forget_undone(now)
         journal = self._group.journal
         done, lost = self._waiters.written(journal.written_position, journal.synced_position)
         for reply in done:
@@ -427,6 +428,12 @@ class Broker:
             self._refuse(reply, failure or DiskIOError("the journal did not take it"), now)
         if journal.failure is not None:
             self._fail(journal.failure, now)
+
+    def _forget_undone(self, now: Now) -> None:
+        """Metadata may have gone back, and its numbers and versions will come again with another meaning."""
+        for connection in self.sessions.connections.values():
+            connection.route = None
+        self.consuming.refresh(now)
 
     def _ask_for_sync(self, now: Now) -> None:
         if self._sync is None and not self._may_sync_later(now) and self._group.wants_sync(now.wall_ms):
