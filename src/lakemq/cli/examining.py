@@ -146,7 +146,11 @@ def _clients_port(said: Chosen) -> Iterator[Finding]:
 def _operators_port(said: Chosen) -> Iterator[Finding]:
     url = said.admin_url()
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_SECONDS)
+    try:
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_SECONDS)
+    except ValueError as error:
+        yield Finding("operators port", "bad", f"{url}: {error}", "--admin http://127.0.0.1:50090")
+        return
     try:
         connection.request("GET", "/readyz")
         answer = connection.getresponse()

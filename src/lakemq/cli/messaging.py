@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _ACKS = {"flush": "flushed", "write": "written", "receive": "received", "none": "not confirmed"}
 _FETCH_MAX = 1000
 _WAITING_MAX = 10_000  # sends whose outcome nobody has looked at yet
+_FAILURES_SHOWN = 5
 _COUNTER = "{n}"
 _FOREVER = "1h"  # of one wait; there is another one after it
 
@@ -132,29 +133,11 @@ def _send_one(said: Chosen, wish: Wish, headers: dict[str, str], body: bytes, cl
 
 
 def _send_many(said: Chosen, wish: Wish, headers: dict[str, str], bodies: Iterator[bytes], client: "Client") -> int:
-    progress = Progress("sent")
-    waiting: deque[SendFuture] = deque()
-    sent = failed = 0
-
-    def settle(left: int) -> tuple[int, int]:
-        good = bad = 0
-        while len(waiting) > left:
-            try:
-                receipt = waiting.popleft().result()
-            except LakeMQError as error:
-                bad += 1
-                if failed + bad <= 5:
-                    remark(describe(error))
-                continue
-            good += 1
-            if said.is_json:
-                _print_receipt(said, receipt, None)
-        return good, bad
-
+    outcomes = Outcomes(said)
     for number, body in enumerate(bodies, 1):
         key = wish.key.replace(_COUNTER, str(number)) if wish.key is not None and wish.count is not None else wish.key
-        waiting.append(
-            client.send_soon(
+        try:
+            future = client.send_soon(
                 wish.topic,
                 body,
                 key=key,
@@ -163,21 +146,58 @@ def _send_many(said: Chosen, wish: Wish, headers: dict[str, str], bodies: Iterat
                 partition=wish.partition,
                 acks=checked_acks(wish.acks),
             )
-        )
-        if len(waiting) >= _WAITING_MAX:
-            good, bad = settle(_WAITING_MAX // 2)
-            sent, failed = sent + good, failed + bad
-            progress.tell(sent)
-    good, bad = settle(0)
-    sent, failed = sent + good, failed + bad
-    seconds = progress.seconds
+        except LakeMQError as error:  # this one cannot be sent; the others can
+            outcomes.failed(error)
+        else:
+            outcomes.add(future)
+    outcomes.settle()
+    sent, seconds = outcomes.sent_count, outcomes.progress.seconds
     (remark if said.is_json else typer.echo)(
         f"sent  {wish.topic}  {sent} messages in {seconds:.2f} s, {sent / max(seconds, 1e-9):.0f}/s  {_ACKS[wish.acks]}"
     )
-    if failed:
-        remark(f"{failed} of {sent + failed} messages failed")
+    if outcomes.failed_count:
+        remark(f"{outcomes.failed_count} of {sent + outcomes.failed_count} messages failed")
         return PARTLY if sent else FAILED
     return DONE
+
+
+class Outcomes:
+    """What became of messages that are sent without waiting for each; told in their order, as soon as it is known."""
+
+    def __init__(self, said: Chosen) -> None:
+        self._said = said
+        self._waiting: deque[SendFuture] = deque()
+        self.progress = Progress("sent")
+        self.sent_count = self.failed_count = 0
+
+    def add(self, future: "SendFuture") -> None:
+        """One more; waits if too many have no outcome yet."""
+        waiting = self._waiting
+        waiting.append(future)
+        while waiting and (waiting[0].done() or len(waiting) > _WAITING_MAX):
+            self._take()
+        self.progress.tell(self.sent_count)
+
+    def settle(self) -> None:
+        """Wait for all."""
+        while self._waiting:
+            self._take()
+
+    def failed(self, error: LakeMQError) -> None:
+        """One was not sent; the first few are told in full."""
+        self.failed_count += 1
+        if self.failed_count <= _FAILURES_SHOWN:
+            remark(describe(error))
+
+    def _take(self) -> None:
+        try:
+            receipt = self._waiting.popleft().result()
+        except LakeMQError as error:
+            self.failed(error)
+            return
+        self.sent_count += 1
+        if self._said.is_json:
+            _print_receipt(self._said, receipt, None)
 
 
 def _print_receipt(said: Chosen, receipt: Receipt, spent_ms: float | None) -> None:

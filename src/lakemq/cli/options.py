@@ -39,7 +39,7 @@ def moved_ahead(arguments: list[str]) -> list[str]:
             return [*ahead, *rest, one, *left]
         if one in _WITH_VALUE and left:
             ahead += [one, left.pop(0)]
-        elif one.partition("=")[0] in _WITH_VALUE or (one.startswith("-o") and one[2:] in OUTPUTS):
+        elif (one.partition("=")[0] in _WITH_VALUE and "=" in one) or (one.startswith("-o") and one[2:] in OUTPUTS):
             ahead.append(one)
         else:
             rest.append(one)

@@ -77,7 +77,9 @@ def set_(
 def grow(
     ctx: typer.Context,
     name: Name,
-    partitions: Annotated[int, typer.Argument(help="How many it shall have; keys may then go to other partitions.")],
+    partitions: Annotated[
+        int, typer.Argument(metavar="PARTITIONS", help="How many it shall have; keys may then go to other partitions.")
+    ],
 ) -> None:
     """Give a topic more partitions."""
     _put(ctx, name, {"partitions": partitions})

@@ -23,6 +23,7 @@ class Acceptor(Protocol):
 
     frame_bytes_max: int
     output_bytes_max: int
+    is_ending: bool  # then a connection is closed when its peer has seen the end, so that its last answers arrive
 
     def opened(self, port: "SocketPort") -> None:
         """A peer is there."""
@@ -59,8 +60,10 @@ class SocketPort(asyncio.BufferedProtocol):
     __slots__ = (
         "_acceptor",
         "_decoder",
+        "_is_done",
         "_is_full",
         "_is_paused",
+        "_linger",
         "_out",
         "_out_bytes",
         "_transport",
@@ -88,7 +91,9 @@ class SocketPort(asyncio.BufferedProtocol):
         self._out_bytes = 0
         self._is_paused = False
         self._is_full = False
+        self._is_done = False  # what still comes is not looked at
         self._transport: asyncio.Transport | None = None
+        self._linger: asyncio.TimerHandle | None = None
 
     @property
     def held_bytes(self) -> int:
@@ -123,6 +128,8 @@ class SocketPort(asyncio.BufferedProtocol):
         return self._decoder.room()
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._is_done:
+            return
         try:
             frames = self._decoder.received_run(nbytes)
         except BadFrameError as error:
@@ -142,6 +149,8 @@ class SocketPort(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._out = []
+        if self._linger is not None:
+            self._linger.cancel()  # else all that it had stays in memory until then
         self._acceptor.closed(self)
 
     def pause_writing(self) -> None:
@@ -199,8 +208,19 @@ class SocketPort(asyncio.BufferedProtocol):
             if self._is_full:  # it does not read: there is nothing to wait for
                 self._transport.abort()
                 return
-            self._transport.close()
-            asyncio.get_running_loop().call_later(_LINGER_SECONDS, self.abort)
+            if self._acceptor.is_ending and self._transport.can_write_eof():
+                self._say_goodbye()
+            else:
+                self._transport.close()
+            if self._linger is None:
+                self._linger = asyncio.get_running_loop().call_later(_LINGER_SECONDS, self.abort)
+
+    def _say_goodbye(self) -> None:
+        """To close with requests unread would reset the connection, and the peer might never see its last answers."""
+        if not self._is_done and self._transport is not None:
+            self._is_done = True
+            self._transport.write_eof()
+            self.resume()
 
     def abort(self) -> None:
         """Close now, whatever waits."""
