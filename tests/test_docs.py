@@ -176,6 +176,26 @@ def test_the_examples_show_a_heartbeat_an_introduction_in_both_dialects_and_a_me
     }
 
 
+# ---- the map -------------------------------------------------------------------------------------------------------
+
+MAP = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("\n## Who may import whom\n")[0]
+SOURCE = ROOT / "src" / "lakemq"
+
+
+def test_every_module_is_on_the_map():
+    modules = [path.relative_to(SOURCE) for path in SOURCE.glob("**/*.py") if path.name != "__init__.py"]
+    named = set(re.findall(r"`(?:\w+/)?(\w+\.py)`", MAP))
+    assert [str(path) for path in sorted(modules) if path.name not in named] == []
+
+
+def test_what_is_said_to_exist_does_and_what_is_planned_does_not():
+    for line in MAP.splitlines():
+        mark = re.match(r"\| ([●○]) \|", line)
+        if mark:
+            for path in re.findall(r"`(\w+/\w+\.py)`", line.partition(" | ")[2].partition(" | ")[0]):
+                assert (SOURCE / path).exists() == (mark[1] == "●"), path
+
+
 # ---- links ---------------------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from lakemq.client.address import Address
 from lakemq.client.channel import Channel, Connector, Transport
 from lakemq.client.errors import BrokerUnreachableError, ConnectionLostError, ForkedError
 from lakemq.embedded import Engine, Pipe
+from lakemq.storage.directory import ForeignDirectoryError
 from lakemq.storage.disk import Buffer, DirectoryLockedError
 from lakemq.wire.frame import FrameDecoder
 from lakemq.world.clock import RealClock
@@ -35,6 +36,7 @@ class Hosted:
         self.engine = engine
         self.changed = threading.Condition(threading.RLock())
         self.user_count = 0
+        self._timekeeper: object | None = None
         self._let_pass = let_pass or _sleep
 
     def work(self) -> None:
@@ -47,6 +49,16 @@ class Hosted:
     def rest(self, timeout_ms: int) -> None:
         """Let some time pass; call it with the lock, which others may take meanwhile."""
         self._let_pass(self.changed, min(timeout_ms, _STEP_MS))
+
+
+    def pass_time(self, who: object, spent_ms: int) -> None:
+        """Under a clock that is moved by hand an event loop lets time pass as it does outside, once for all."""
+        if self._let_pass is _sleep:
+            return
+        if self._timekeeper is None or getattr(self._timekeeper, "is_closed", False):
+            self._timekeeper = who
+        if self._timekeeper is who:
+            self._let_pass(self.changed, spent_ms)
 
 
 def _sleep(changed: threading.Condition, timeout_ms: int) -> None:
@@ -146,7 +158,7 @@ class PipeTransport:
         self._pipe = pipe
         self._protocol = protocol
         self._loop = asyncio.get_running_loop()
-        self._is_closed = False
+        self.is_closed = False
         self._loop.call_soon(self._work)
 
     def write(self, data: Buffer) -> None:
@@ -163,8 +175,8 @@ class PipeTransport:
 
     def close(self) -> None:
         """Hang up."""
-        if not self._is_closed:
-            self._is_closed = True
+        if not self.is_closed:
+            self.is_closed = True
             with self._hosted.changed:
                 self._pipe.hang_up()
                 self._hosted.work()
@@ -176,15 +188,16 @@ class PipeTransport:
 
     def _work(self) -> None:
         """Long polls and leases end by time, so somebody must look now and then."""
-        if self._is_closed:
+        if self.is_closed:
             return
         with self._hosted.changed:
+            self._hosted.pass_time(self, _STEP_MS)
             self._hosted.work()
         self._deliver()
         self._loop.call_later(_STEP_MS / 1000, self._work)
 
     def _deliver(self) -> None:
-        if self._is_closed:
+        if self.is_closed:
             return
         with self._hosted.changed:
             data = memoryview(self._pipe.take())
@@ -196,7 +209,7 @@ class PipeTransport:
             self._protocol.buffer_updated(size)
             data = data[size:]
         if is_over:
-            self._is_closed = True
+            self.is_closed = True
             self._protocol.connection_lost(None)
 
 
@@ -235,6 +248,8 @@ def host_of(directory: str | None) -> tuple[Hosted, Callable[[], None]]:
             path.mkdir(parents=True, exist_ok=True)
             try:
                 engine = Engine(RealDisk(str(path)), RealClock(), BrokerConfig(creates_missing=True))
+            except ForeignDirectoryError as error:
+                raise BrokerUnreachableError(f"{path} cannot be opened: {error}") from None
             except DirectoryLockedError:
                 raise BrokerUnreachableError(
                     f"a broker has {path} open: connect to it, by lakemq://127.0.0.1:50088 or what it says at its start"

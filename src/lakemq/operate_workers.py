@@ -5,6 +5,7 @@ A change of metadata is made at the first worker, and answered when the others h
 
 import http.client
 import json
+import logging
 import threading
 import time
 from concurrent.futures import Future
@@ -19,6 +20,7 @@ from lakemq.operate import Operated
 from lakemq.serve import Service
 from lakemq.world.metadata_file import MetadataFile
 
+_LOG = logging.getLogger("lakemq.workers")
 _SECONDS = 8.0
 _SHARED_SECONDS = 2.0
 _LOOK_SECONDS = 0.01
@@ -80,6 +82,7 @@ class OperatedWorkers(Operated):
             if all(self._shared.seen_by(other.number) >= version for other in self._others):
                 return
             time.sleep(_LOOK_SECONDS)
+        _LOG.warning("not all workers have taken over version %d of the metadata yet", version)
 
     def _lag_or_seek(self, other: OtherWorker, action: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
         if action == "lag":

@@ -19,6 +19,7 @@ from typing import Any
 
 from lakemq.errors import LakeMQError
 from lakemq.serve import Neighbour, ServeConfig, listening_socket
+from lakemq.storage import files
 
 _LOG = logging.getLogger("lakemq.workers")
 _RESTARTS_MAX = 5  # of one worker within a minute; more means that it cannot run
@@ -31,7 +32,7 @@ class WorkersError(LakeMQError):
     """What was asked for does not fit the data directory."""
 
     cause = "The number of workers does not fit what is in the data directory."
-    fix = "Start with at least as many workers as before: each has partitions in its own directory."
+    fix = "Start with as many workers as before, or more; a single broker's data stays that of a single broker."
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +49,18 @@ def plan(config: ServeConfig, count: int) -> tuple[list[ServeConfig], list[socke
     """The settings and sockets of each worker. With port 0 every one gets a port that is free."""
     if not 1 <= count <= WORKERS_MAX:
         raise WorkersError(f"{count} workers; 1 to {WORKERS_MAX} are possible")
+    if (config.data / files.FORMAT).exists():
+        raise WorkersError(f"{config.data} has the data of a single broker, not of workers")
     before = _workers_before(config.data)
     if before > count:
         raise WorkersError(f"{config.data} has the data of {before} workers, not of {count}")
     listeners = [listening_socket(config.host, config.port + number if config.port else 0) for number in range(count)]
     ports = [listener.getsockname()[1] for listener in listeners]
-    neighbours = tuple(Neighbour(number, number, "", port) for number, port in enumerate(ports))
+    told = config.broker.advertised_port
+    neighbours = tuple(
+        Neighbour(number, number, config.broker.advertised_host, told + number if told else port)
+        for number, port in enumerate(ports)
+    )
     groups = tuple(range(count))
     settings = []
     for number in groups:
@@ -63,6 +70,7 @@ def plan(config: ServeConfig, count: int) -> tuple[list[ServeConfig], list[socke
             group_id=number,
             group_ids=groups,
             owns_metadata=number == 0,
+            advertised_port=told + number if told else 0,
             creates_missing=config.broker.creates_missing and count == 1,
         )
         settings.append(

@@ -125,3 +125,9 @@ def test_fewer_workers_than_before_are_refused(tmp_path):
     fewer = LiveBroker(tmp_path, mode=STRICT, options=("--workers", "1"))
     with pytest.raises(Exception, match="the data of 2 workers"):
         fewer.start()
+
+
+def test_the_data_of_a_single_broker_is_not_taken_for_that_of_workers(tmp_path):
+    LiveBroker(tmp_path, mode=STRICT).start().stop()
+    with pytest.raises(Exception, match="the data of a single broker"):
+        LiveBroker(tmp_path, mode=STRICT, options=("--workers", "2")).start()

@@ -77,6 +77,17 @@ def test_the_asyncio_client_reaches_it_too(lakemq_broker):
     assert asyncio.run(main()) == [b"1"]
 
 
+def test_time_passes_by_itself_for_the_asyncio_client(lakemq_broker):
+    async def main():
+        async with lakemq_broker.aio_connect(app="shop") as mq:
+            await mq.send_soon("orders", b"1")
+            async with mq.consumer("orders", group="g") as consumer:
+                assert bodies(await consumer.receive(1)) == [b"1"]
+                return await consumer.receive(1, timeout="300ms")
+
+    assert asyncio.run(asyncio.wait_for(main(), 30)) == []
+
+
 def test_a_connection_without_a_url_has_its_broker_inside(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LAKEMQ_URL", raising=False)

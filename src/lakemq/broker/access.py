@@ -37,8 +37,10 @@ class Access:
         """A topic that exists, or does now."""
         topic = self._ledger.metadata.topics.get(name)
         if topic is None:
-            if not self._config.creates_missing or self.is_draining:
+            if not self._config.creates_missing:
                 raise TopicNotFoundError(f"there is no topic {name!r}")
+            if self.is_draining:  # to be asked for again, of the broker that comes after
+                raise ServiceUnavailableError("the broker is stopping and makes no topic")
             topic = self._changes.create_topic(name, now)
         return topic
 

@@ -62,7 +62,7 @@ class Admin:
             answer(None, BadParameterError(str(error)))
             return
         end = self._ledger.end_position
-        if end == before:
+        if end == before and event.action not in CHANGES:
             answer(result, None)
             return
 

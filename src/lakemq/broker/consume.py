@@ -21,7 +21,6 @@ from lakemq.delivery.owners import Lease, Owners
 from lakemq.errors import (
     BadParameterError,
     ConsumerNotFoundError,
-    IndexOutOfRangeError,
     LakeMQError,
     NotLeaderForFetchError,
     ReadError,
@@ -92,23 +91,25 @@ class Consuming:
         connection.check_app(command.app, self._config.admin_app)
         entries = []
         first_error: LakeMQError | None = None
+        bytes_left = self._config.limits.fetch_bytes_max
         for wish in command.topics:
             try:
-                slices, lending = self._fetch_one(connection, wish, command, now)
+                block, lending = self._fetch_one(connection, wish, command, bytes_left, now)
             except LakeMQError as error:
                 first_error = first_error or error
                 self._metrics.errors[code_of(error)] += 1
                 entries.append(TopicMessages(wish.topic, EMPTY, code_of(error)))
                 continue
-            if not slices and len(command.topics) == 1 and self._park(connection, header, wish, command, lending, now):
+            if not block and len(command.topics) == 1 and self._park(connection, header, wish, command, lending, now):
                 return
-            entries.append(TopicMessages(wish.topic, self._block(connection, lending, slices)))
+            bytes_left -= len(block)
+            entries.append(TopicMessages(wish.topic, block))
         told = first_error if connection.dialect is Dialect.DOCUMENTED else None
         answer(connection, header, FetchTopicMessageAck(tuple(entries)), now, told)
 
     def _fetch_one(
-        self, connection: Connection, wish: TopicFetch, command: FetchTopicMessage, now: Now
-    ) -> tuple[Slices, Lending]:
+        self, connection: Connection, wish: TopicFetch, command: FetchTopicMessage, bytes_max: int, now: Now
+    ) -> tuple[MessageBlock, Lending]:
         name = connection.full_topic(wish.topic)
         topic, subscription, policy = self._access.consumer(connection, name, command.app, now)
         if (name, command.app) not in connection.consumers:
@@ -116,8 +117,7 @@ class Consuming:
         lending = self.lending(topic, subscription)
         if not self._access.led_partitions(topic):
             raise NotLeaderForFetchError(f"no partition of topic {wish.topic!r} is at this broker")
-        slices = self._lend(connection, lending, policy, wish.count, command.ack_timeout_ms, now)
-        return slices, lending
+        return self._lend(connection, lending, policy, wish.count, command.ack_timeout_ms, bytes_max, now), lending
 
     def lending(self, topic: Topic, subscription: Subscription) -> Lending:
         """What runs for that app on that topic, begun if need be."""
@@ -135,30 +135,30 @@ class Consuming:
         policy: ConsumerPolicy,
         count: int,
         ack_timeout_ms: int,
+        bytes_max: int,
         now: Now,
-    ) -> Slices:
+    ) -> MessageBlock:
         """Lend the partition whose turn it is; nothing if none has anything, or the consumer may not have more."""
         owners = lending.owners
         consumer = connection.port.id
-        if not owners.has_ready or owners.held_count(consumer) >= policy.partitions_max:
-            return []
+        if not owners.has_ready or owners.held_count(consumer) >= policy.partitions_max or bytes_max <= 0:
+            return EMPTY
         rates = self._sessions.rates_of(lending.app, self._ledger.metadata, now.monotonic_ms)
         if rates is not None and not self._may_fetch(rates, now):
-            return []
+            return EMPTY
         count = min(count, policy.batch_size) if count > 0 else policy.batch_size
         lease_ms = ack_timeout_ms if ack_timeout_ms > 0 else policy.ack_timeout_ms
         unreadable: LakeMQError | None = None
         tried: list[int] = []
         slices: Slices = []
+        block = EMPTY
         while not slices and (partition := owners.take_ready()) is not None:
-            index = self._next_index(lending, partition, now)
-            if index >= self._group.visible_index(lending.topic_number, partition):
-                continue
             try:
-                slices = self._group.read(
-                    lending.topic_number, partition, index, count, self._config.limits.fetch_bytes_max
-                )
-            except (ReadError, IndexOutOfRangeError) as error:
+                index = self._next_index(lending, partition, now)
+                if index >= self._group.visible_index(lending.topic_number, partition):
+                    continue
+                slices, block = self._read_block(connection, lending.topic_number, partition, index, count, bytes_max)
+            except LakeMQError as error:
                 unreadable = unreadable or error
                 tried.append(partition)
                 continue
@@ -168,10 +168,8 @@ class Consuming:
             owners.offer(partition)
         if not slices and unreadable is not None:
             raise unreadable
-        if rates is not None:
-            rates.fetch.take(sum(one.next_index - one.first_index for one in slices), now.monotonic_ms)
-            rates.fetch_bytes.take(sum(len(one.messages) for one in slices), now.monotonic_ms)
-        return slices
+        self._count_out(lending.topic, lending.app, slices, block, rates, now)
+        return block
 
     def _may_fetch(self, rates: AppRates, now: Now) -> bool:
         if rates.fetch.take(0, now.monotonic_ms) and rates.fetch_bytes.take(0, now.monotonic_ms):
@@ -188,13 +186,28 @@ class Consuming:
             return first
         return index
 
-    def _block(self, connection: Connection, lending: Lending, slices: Slices) -> MessageBlock:
-        block = self._joined(connection, slices)
-        if slices:
-            key = lending.topic, lending.app
-            self._metrics.messages_out[key] += slices[-1].next_index - slices[0].first_index
-            self._metrics.bytes_out[key] += len(block)
-        return block
+    def _read_block(
+        self, connection: Connection, topic: int, partition: int, index: int, count: int, bytes_max: int
+    ) -> tuple[Slices, MessageBlock]:
+        """Messages as this client takes them; those before one that cannot be given to it come alone."""
+        slices = self._group.read(topic, partition, index, count, bytes_max)
+        try:
+            return slices, self._joined(connection, slices)
+        except ReadError:
+            slices = self._group.read(topic, partition, index, 1, bytes_max)
+            return slices, self._joined(connection, slices)
+
+    def _count_out(
+        self, topic: str, app: str, slices: Slices, block: MessageBlock, rates: AppRates | None, now: Now
+    ) -> None:
+        if not slices:
+            return
+        count = slices[-1].next_index - slices[0].first_index
+        if rates is not None:
+            rates.fetch.take(count, now.monotonic_ms)
+            rates.fetch_bytes.take(len(block), now.monotonic_ms)
+        self._metrics.messages_out[topic, app] += count
+        self._metrics.bytes_out[topic, app] += len(block)
 
     def _joined(self, connection: Connection, slices: Slices) -> MessageBlock:
         if connection.dialect is Dialect.JOYQUEUE:
@@ -272,13 +285,14 @@ class Consuming:
             _, subscription, policy = self._access.consumer(poll.connection, lending.topic, lending.app, now)
             if subscription.number != lending.number:
                 raise ConsumerNotFoundError(f"the subscription to {lending.topic!r} was made anew")
-            slices = self._lend(poll.connection, lending, policy, poll.count, poll.ack_timeout_ms, now)
+            bytes_max = self._config.limits.fetch_bytes_max
+            block = self._lend(poll.connection, lending, policy, poll.count, poll.ack_timeout_ms, bytes_max, now)
         except LakeMQError as error:
             self._tell(poll, now, code=code_of(error))
             return True
-        if not slices:
+        if not block:
             return False
-        self._tell(poll, now, self._block(poll.connection, lending, slices))
+        self._tell(poll, now, block)
         return True
 
     # --- time passes, consumers go ------------------------------------------------------------------------------
@@ -341,12 +355,14 @@ class Consuming:
         """Read from where the client says; nothing is lent."""
         connection.check_app(command.app, self._config.admin_app)
         entries = []
+        bytes_left = self._config.limits.fetch_bytes_max
         for wish in command.topics:
             partitions = []
             for one in wish.partitions:
                 block, code = EMPTY, 0
                 try:
-                    block = self._read(connection, wish.topic, command.app, one, now)
+                    block = self._read(connection, wish.topic, command.app, one, bytes_left, now)
+                    bytes_left -= len(block)
                 except LakeMQError as error:
                     code = code_of(error)
                     self._metrics.errors[code] += 1
@@ -354,7 +370,9 @@ class Consuming:
             entries.append(TopicPartitionMessages(wish.topic, tuple(partitions)))
         answer(connection, header, FetchPartitionMessageAck(tuple(entries)), now)
 
-    def _read(self, connection: Connection, name: str, app: str, wish: PartitionFetch, now: Now) -> MessageBlock:
+    def _read(
+        self, connection: Connection, name: str, app: str, wish: PartitionFetch, bytes_max: int, now: Now
+    ) -> MessageBlock:
         full = connection.full_topic(name)
         topic, subscription, _ = self._access.consumer(connection, full, app, now)
         self.check_leads(topic, wish.partition)
@@ -367,16 +385,9 @@ class Consuming:
         rates = self._sessions.rates_of(app, self._ledger.metadata, now.monotonic_ms)
         if rates is not None and not self._may_fetch(rates, now):
             return EMPTY
-        limit = self._config.limits.fetch_bytes_max
-        slices = self._group.read(topic.number, wish.partition, index, wish.count, limit)
-        block = self._joined(connection, slices)
-        if slices:
-            count = slices[-1].next_index - slices[0].first_index
-            if rates is not None:
-                rates.fetch.take(count, now.monotonic_ms)
-                rates.fetch_bytes.take(len(block), now.monotonic_ms)
-            self._metrics.messages_out[full, app] += count
-            self._metrics.bytes_out[full, app] += len(block)
+        count = wish.count if bytes_max > 0 else 0  # the answer is full: it is checked, and no more
+        slices, block = self._read_block(connection, topic.number, wish.partition, index, count, bytes_max)
+        self._count_out(full, app, slices, block, rates, now)
         return block
 
     # --- inside ------------------------------------------------------------------------------------------------

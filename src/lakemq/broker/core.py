@@ -120,9 +120,7 @@ class Broker:
         self.consuming = Consuming(*shared)
         self._acking = Acking(self.ledger, config, self.access, self._waiters, self.metrics, self.consuming)
         self.routing = Routing(self.ledger, config, self.access)
-        self._introducing = Introducing(
-            self.ledger, config, self.access, self.consuming, self.routing, self._waiters
-        )
+        self._introducing = Introducing(self.ledger, config, self.access, self.consuming, self.routing, self._waiters)
         self._admin = Admin(
             self.ledger,
             config,
@@ -456,7 +454,9 @@ class Broker:
         self._sync = None
         self.metrics.syncs.add(now.monotonic_ms - self._sync_began_ms)
         self._producing.is_sync_slow = False
+        waited = self._group.unsynced_messages
         changed = self._group.end_sync(event.ticket, event.error)
+        self.metrics.synced_messages += waited - self._group.unsynced_messages
         if event.error is not None:
             self._fail(f"a sync failed: {event.error}", now)
             return

@@ -172,7 +172,7 @@ class Producing:
         messages = frames[start:stop]
         metrics = self._metrics
         try:
-            self._check_run(route, message_count, stop - start, now)
+            self._check_run(route, index_count, stop - start, now)
             if partition < 0:
                 turn = self._turns[route.topic_number] = self._turns[route.topic_number] + 1
                 partition = route.led_partitions[turn % len(route.led_partitions)]
@@ -203,12 +203,12 @@ class Producing:
         answers = run_acks(messages, requests, route.topic_string, route.head, now.wall_ms)
         self._waiters.park(RunReply(connection, appended[2], answers, route, requests, size, now))
 
-    def _check_run(self, route: ProduceRoute, message_count: int, size: int, now: Now) -> None:
+    def _check_run(self, route: ProduceRoute, index_count: int, size: int, now: Now) -> None:
         if route.is_flush and self.is_sync_slow:
             raise SlowSyncError("the disk does not keep up: a sync is taking too long")
         rates = route.rates
         if rates is not None and not (
-            rates.produce.take(message_count, now.monotonic_ms) and rates.produce_bytes.take(size, now.monotonic_ms)
+            rates.produce.take(index_count, now.monotonic_ms) and rates.produce_bytes.take(size, now.monotonic_ms)
         ):
             self._metrics.capped["app_rate"] += 1
             raise RateLimitedError("the app has used up its rate for sending")
@@ -228,7 +228,7 @@ class Producing:
             raise BadParameterError("the request names no topic")
         self._note_route(connection, header, command, frame, stored, now)
         qos = next(level for level in _STRONGEST_FIRST if any(one.qos is level for one in stored))
-        if qos is Qos.NO:
+        if qos is Qos.NO or (dialect is Dialect.JOYQUEUE and least is Qos.NO):  # whose header alone tells whether
             return
         good = [one for one in stored if not one.code]
         if qos is Qos.RECEIVE or not good:
@@ -291,7 +291,7 @@ class Producing:
             raise SerializationError("there are bytes between the messages and the end of their list")
         rates = self._sessions.rates_of(app, self._ledger.metadata, now.monotonic_ms)
         if rates is not None and not (
-            rates.produce.take(block.count, now.monotonic_ms)
+            rates.produce.take(found.index_count, now.monotonic_ms)
             and rates.produce_bytes.take(len(messages), now.monotonic_ms)
         ):
             self._metrics.capped["app_rate"] += 1
@@ -301,7 +301,8 @@ class Producing:
         if any_special(messages, 0, block.count, found.partition):
             new_ids, place = self._check_special(topic, messages, block.count)
             if place is not None:  # stored before: this is the answer that got lost
-                stored.results = (ProduceResult(place.partition, place.first_index, now.wall_ms),)
+                sent_ms = _RESULT_PLACE.unpack_from(messages)[2]
+                stored.results = (ProduceResult(place.partition, place.first_index, sent_ms),)
                 stored.end_position = place.end_position
                 return
         appended = self._group.append(
@@ -349,7 +350,10 @@ class Producing:
         keys: list[UniqKey] = []
         at = 0
         for _ in range(count):
-            attributes = decode_attributes(attributes_of(messages, at))
+            try:
+                attributes = decode_attributes(attributes_of(messages, at))
+            except SerializationError:  # a broken escape is for those who read it
+                attributes = {}
             for name in ("DELIVER_AT", "DELAY_LEVEL"):
                 if name in attributes:
                     raise BadParameterError(f"{name} is not served by this version of the broker: messages cannot wait")

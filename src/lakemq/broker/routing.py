@@ -35,6 +35,8 @@ from lakemq.wire.dialect import Dialect
 from lakemq.wire.header import Header
 from lakemq.wire.metadata import (
     NO_LEADER,
+    READABLE,
+    WRITABLE,
     ClusterBroker,
     ClusterPartitionGroup,
     ClusterTopic,
@@ -99,7 +101,9 @@ class Routing:
     def _brokers(self, connection: Connection) -> list[ClusterBroker]:
         data_center = self._config.data_center
         is_nearby = not connection.region or not data_center or connection.region.lower() == data_center.lower()
-        brokers = [ClusterBroker(self._config.broker_id, *self._address(connection), data_center, is_nearby)]
+        permission = READABLE * self._access.is_readable | WRITABLE * self._access.is_writable
+        here = self._config.broker_id, *self._address(connection)
+        brokers = [ClusterBroker(*here, data_center, is_nearby, permission=permission)]
         for broker_id, host, port in self.neighbours.values():
             told = host or self._address(connection)[0]
             brokers.append(ClusterBroker(broker_id, told, port, data_center, is_nearby))
@@ -164,7 +168,7 @@ class Routing:
             member = connection.port.host
             session_ms += _SESSION_GRACE_MS
         assignment = self._assignments.setdefault((full, app), Assignment())
-        if assignment.member_count >= MEMBERS_MAX:
+        if not assignment.has_room(member, now.monotonic_ms, MEMBERS_MAX):
             raise AssignmentError(f"app {app!r} has {MEMBERS_MAX} members on topic {wish.topic!r}: no more")
         return assignment.join(member, range(topic.partition_count), now.monotonic_ms, session_ms)
 

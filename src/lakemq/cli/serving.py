@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lakemq.cli.failure import DONE, FAILED, MISSING, CommandError
-from lakemq.config import Settings
+from lakemq.config import BUILT_IN, Settings
 from lakemq.operate import Operated
 from lakemq.operate_workers import OperatedWorkers, OtherWorker
 from lakemq.serve import Service
@@ -138,6 +138,7 @@ def serve_workers(settings: Settings, ready_file: Path | None, count: int) -> in
         ready_file.unlink(missing_ok=True)
     config = settings.serve_config()
     config.data.mkdir(parents=True, exist_ok=True)
+    admin_port = _admin_port(settings, count)
     token = find_token(settings)
     _raise_file_limit()
     admins: list[AdminServer] = []
@@ -155,8 +156,7 @@ def serve_workers(settings: Settings, ready_file: Path | None, count: int) -> in
     except OSError as error:
         raise _port_error(config.host, config.port, "--port", error) from None
     for number, one in enumerate(workers.settings):
-        port = settings.admin.port + number if settings.admin.port else 0
-        admins.append(listen(settings, token, one.data, port))
+        admins.append(listen(settings, token, one.data, admin_port + number if admin_port else 0))
 
     def ready(told: list[dict[str, Any]]) -> None:
         if ready_file is not None and told:
@@ -166,6 +166,19 @@ def serve_workers(settings: Settings, ready_file: Path | None, count: int) -> in
         _LOG.info("%d workers serve clients on ports %s", len(told), ports, extra={"event": "serving"})
 
     return workers.run(ready)
+
+
+def _admin_port(settings: Settings, count: int) -> int:
+    """The first worker's port for operators: behind the ports for clients if it would be one of them."""
+    first, port = settings.server.port, settings.admin.port
+    if not first or not port or port >= first + count or port + count <= first:
+        return port
+    if settings.origins["admin.port"] == BUILT_IN:
+        return first + count
+    raise CommandError(
+        f"{count} workers need the ports from {first} for clients and from {port} for operators: they meet",
+        fix=f"--admin-port {first + count}, or any that is further away",
+    )
 
 
 def find_token(settings: Settings) -> str:

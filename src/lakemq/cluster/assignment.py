@@ -23,6 +23,12 @@ class Assignment:
         """How many there are."""
         return len(self._ends_ms)
 
+    def has_room(self, member: Hashable, now_ms: int, count_max: int) -> bool:
+        """Whether that member is in already, or can come in without there being too many."""
+        if member in self._ends_ms or len(self._ends_ms) < count_max:
+            return True
+        return sum(end_ms > now_ms for end_ms in self._ends_ms.values()) < count_max
+
     def join(self, member: Hashable, partitions: Sequence[int], now_ms: int, session_ms: int) -> list[int]:
         """The member is here, and will be for `session_ms`: its partitions."""
         is_new = member not in self._ends_ms

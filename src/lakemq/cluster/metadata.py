@@ -166,6 +166,8 @@ def unpack_change(payload: bytes | memoryview) -> dict[str, Any]:
 
 def policy_with(policy: Any, settings: Mapping[str, Any]) -> Any:
     """A policy with some of its fields set anew; BadParameterError for a field or a value it cannot have."""
+    if not isinstance(settings, Mapping):
+        raise BadParameterError(f"the settings of {type(policy).__name__} are names with values, not {settings!r}")
     known = {one.name: one for one in fields(policy)}
     values = {}
     for name, value in settings.items():

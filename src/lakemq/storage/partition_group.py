@@ -278,6 +278,11 @@ class PartitionGroup:
 
     # --- syncing -----------------------------------------------------------------------------------------------
 
+    @property
+    def unsynced_messages(self) -> int:
+        """How many messages wait for a sync."""
+        return self._unsynced_messages
+
     def wants_sync(self, now_ms: int) -> bool:
         """Whether the sync policy asks for one now."""
         if not self._unsynced:

@@ -20,7 +20,8 @@ from lakemq.wire.fields import (
 )
 
 NO_LEADER = -1
-READABLE_AND_WRITABLE = 3
+READABLE, WRITABLE = 1, 2
+READABLE_AND_WRITABLE = READABLE | WRITABLE
 
 
 class TopicType(IntEnum):
