@@ -19,8 +19,18 @@ import pytest
 from faults.bit_flips import Flips
 from fix_disk import get, put
 from fix_storage import TINY, A, B, Engine, segment_path
+from lakemq.broker import acks, answers, produce
+from lakemq.broker.acks import Acking
+from lakemq.broker.consume import Consuming
+from lakemq.broker.core import Broker
+from lakemq.broker.ledger import Ledger
+from lakemq.broker.produce import Producing
+from lakemq.broker.waiters import Waiters
 from lakemq.checksum import crc32
-from lakemq.errors import WriteError
+from lakemq.delivery.ack_index import AckIndexes
+from lakemq.delivery.owners import Owners
+from lakemq.delivery.uniq import UniqIds
+from lakemq.errors import NotLeaderError, WriteError
 from lakemq.storage import directory, fetch, index, journal, journal_record, partition_group, recovery, state_file, walk
 from lakemq.storage.checkpoint import CheckpointTicket
 from lakemq.storage.files import CHECKPOINT
@@ -37,7 +47,10 @@ from lakemq.storage.survey import records, survey
 from lakemq.storage.tables import Checkpoint, Folded
 from lakemq.storage.walk import Walk
 from lakemq.testing.disk import PowerLost, SimDisk
+from lakemq.testing.plan import Plan
+from lakemq.testing.simulation import Simulation
 from lakemq.testing.storage_model import TallyFold
+from lakemq.wire.consume import TopicMessages
 from storage.fix_fold import FoldEngine, FoldStore
 
 Patch = pytest.MonkeyPatch
@@ -782,4 +795,310 @@ PLANTED = [
     ),
     PlantedBug("reserve not kept", reserve_not_kept, facts_on_a_full_disk),
     PlantedBug("facts may not use the reserve", facts_may_not_use_the_reserve, facts_on_a_full_disk),
+]
+
+
+# --- bugs of the broker, which simulated schedules must find (`tests/sim/test_planted_bugs.py`) ----------------------
+
+
+def schedules_with(
+    *kinds: str, count: int = 80, where: Callable[[Plan], bool] = lambda plan: True
+) -> Callable[[], None]:
+    """So many schedules in which one of these things happens, all kinds if none is named, and whose plan is like that.
+
+    The seeds are among those that a sound broker passes in `test_simulation`, but for the last ones of rare kinds.
+    """
+
+    def simulated_schedules() -> None:
+        done = seed = 0
+        while done < count:
+            simulation = Simulation(seed)
+            seed += 1
+            plan = simulation.plan
+            if where(plan) and (not kinds or any(one.kind in kinds for one in plan.planned)):
+                done += 1
+                simulation.run()
+
+    return simulated_schedules
+
+
+def flush_acked_when_the_turn_ends(patch: Patch) -> None:
+    def written(self, written_position, synced_position):
+        turn, self._turn = self._turn, []
+        for reply in turn:
+            self._settle(reply)
+        done = [reply for reply in turn if reply.end_position <= written_position]
+        return done, [reply for reply in turn if reply.end_position > written_position]
+
+    patch.setattr(Waiters, "written", written)
+
+
+def state_not_taken_back_with_the_turn(patch: Patch) -> None:
+    def flush(self):
+        self._undo.clear()
+        self.group.flush()
+
+    patch.setattr(Ledger, "flush", flush)
+
+
+def lease_kept_when_its_connection_closes(patch: Patch) -> None:
+    patch.setattr(Owners, "release_all", lambda self, consumer: False)
+
+
+def expired_lease_never_returned(patch: Patch) -> None:
+    patch.setattr(Owners, "release_expired", lambda self, now_ms: [])
+
+
+def partition_lent_twice(patch: Patch) -> None:
+    def offer(self, partition):
+        self._ready[partition] = None
+
+    def lend(self, partition, lease):
+        self._ready.pop(partition, None)
+        self._leases[partition] = lease
+        for held in self._held.values():
+            held.pop(partition, None)
+        self._held.setdefault(lease.consumer, {})[partition] = None
+        self._note_end(lease.end_ms, partition)
+
+    patch.setattr(Owners, "offer", offer)
+    patch.setattr(Owners, "lend", lend)
+
+
+def ack_index_jumps_over_a_gap(patch: Patch) -> None:
+    patch.setattr(acks, "_run_of", lambda said: (0, max(one.index for one in said.acks)))
+
+
+def ack_of_what_was_never_handed_out(patch: Patch) -> None:
+    commit_ack = Acking.commit_ack
+
+    def take_it(self, *arguments):
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(PartitionGroup, "visible_index", lambda self, topic, partition: 1 << 60)
+            commit_ack(self, *arguments)
+
+    patch.setattr(Acking, "commit_ack", take_it)
+
+
+def long_polls_not_woken(patch: Patch) -> None:
+    patch.setattr(Consuming, "wake", lambda self, lending, now: None)
+
+
+def new_messages_not_offered(patch: Patch) -> None:
+    patch.setattr(Consuming, "made_visible", lambda self, changed, now: None)
+
+
+def poll_answered_twice(patch: Patch) -> None:
+    tell = Consuming._tell
+
+    def tell_twice(self, poll, now, *rest, **more):
+        tell(self, poll, now, *rest, **more)
+        poll.tell(TopicMessages(poll.topic), now)
+
+    patch.setattr(Consuming, "_tell", tell_twice)
+
+
+def polls_of_a_lost_connection_kept(patch: Patch) -> None:
+    def consumer_gone(self, connection, topic, app, now):
+        subscription = self._ledger.metadata.subscription(topic, app)
+        lending = self._lendings.get(subscription.number) if subscription is not None else None
+        if lending is not None and lending.owners.release_all(connection.port.id):
+            self.wake(lending, now)
+
+    patch.setattr(Consuming, "consumer_gone", consumer_gone)
+
+
+def answers_of_a_run_name_the_next_index(patch: Patch) -> None:
+    run_acks = produce.run_acks
+
+    def one_too_many(messages, *rest):
+        wrong = bytearray(messages)
+        at = 0
+        while at < len(wrong):
+            index = int.from_bytes(wrong[at + 6 : at + 14])
+            wrong[at + 6 : at + 14] = (index + 1).to_bytes(8)
+            at += int.from_bytes(wrong[at : at + 4])
+        return run_acks(wrong, *rest)
+
+    patch.setattr(produce, "run_acks", one_too_many)
+
+
+def uniq_ids_forgotten_by_a_restart(patch: Patch) -> None:
+    patch.setattr(UniqIds, "restore", lambda self, data: self._places.clear())
+    patch.setattr(UniqIds, "apply", lambda self, topic, messages, end_position: None)
+
+
+def uniq_ids_missing_in_snapshots(patch: Patch) -> None:
+    patch.setattr(UniqIds, "pack", lambda self: b"")
+
+
+def uniq_id_of_a_refused_message_remembered(patch: Patch) -> None:
+    patch.setattr(UniqIds, "discard", lambda self, key: None)
+
+
+def uniq_ids_of_an_array_all_at_its_first_place(patch: Patch) -> None:
+    ids_of = produce.ids_of
+
+    def first_for_all(messages):
+        found = ids_of(messages)
+        return [(app, uniq_id, partition, found[0][3]) for app, uniq_id, partition, _ in found]
+
+    patch.setattr(produce, "ids_of", first_for_all)
+
+
+def acks_missing_in_snapshots(patch: Patch) -> None:
+    patch.setattr(AckIndexes, "pack", lambda self, subscriptions: b"")
+
+
+def commit_ack_answered_before_the_write(patch: Patch) -> None:
+    def at_once(self, connection, header, ack, now):
+        answers.answer(connection, header, ack, now)
+
+    patch.setattr(Acking, "_after_write", at_once)
+
+
+def refused_messages_stored(patch: Patch) -> None:
+    store = Producing._store
+
+    def store_and_refuse(self, connection, entry, app, stored, now):
+        store(self, connection, entry, app, stored, now)
+        if stored.end_position % 5 == 0:
+            raise NotLeaderError("planted")
+
+    patch.setattr(Producing, "_store", store_and_refuse)
+
+
+def seen_before_it_is_synced(patch: Patch) -> None:
+    turn_ended = Broker._turn_ended
+
+    def show_all(self, event, now):
+        turn_ended(self, event, now)
+        journal = self._group.journal
+        if not self._is_over and journal.end_position == journal.written_position:
+            for one in self._group._indexes._by_key.values():
+                one.visible_index = one.next_index
+
+    patch.setattr(Broker, "_turn_ended", show_all)
+
+
+def failed_sync_taken_for_a_good_one(patch: Patch) -> None:
+    synced = Broker._journal_synced
+
+    def nothing_happened(self, event, now):
+        synced(self, dataclasses.replace(event, error=None), now)
+
+    patch.setattr(Broker, "_journal_synced", nothing_happened)
+
+
+def overdue_answers_kept(patch: Patch) -> None:
+    def overdue(self, now_ms):
+        return [reply for reply in self._sync if 0 < reply.deadline_ms <= now_ms]
+
+    patch.setattr(Waiters, "overdue", overdue)
+
+
+def those_held_back_forgotten(patch: Patch) -> None:
+    patch.setattr(Broker, "_let_breathe", lambda self, now: None)
+
+
+def requests_in_flight_never_over(patch: Patch) -> None:
+    patch.setattr(Waiters, "_settle", lambda self, reply: None)
+
+
+def ack_taken_back_and_not_lent_again(patch: Patch) -> None:
+    undo_with = Ledger.undo_with
+
+    def without_release(self, end_position, undo):
+        if getattr(getattr(undo, "func", None), "__name__", "") != "release":
+            undo_with(self, end_position, undo)
+
+    patch.setattr(Ledger, "undo_with", without_release)
+
+
+def syncs_put_off_by_a_clock_set_back(patch: Patch) -> None:
+    def wants_sync(self, now_ms):
+        if not self._unsynced:
+            return self._journal.unsynced_bytes > 0
+        waiting_ms = now_ms - self._unsynced[0].since_ms
+        return self._config.sync_policy.is_due(self._unsynced_messages, waiting_ms)
+
+    patch.setattr(PartitionGroup, "wants_sync", wants_sync)
+
+
+DEATHS = ("kill", "crash", "crash on ack", "power")
+
+
+def syncs_by_time(plan: Plan) -> bool:
+    return plan.storage.sync_policy.every_ms is not None
+
+
+def has_ids(plan: Plan) -> bool:
+    return any(one.habits.unique for one in plan.producers)
+
+
+def has_arrays_with_ids(plan: Plan) -> bool:
+    return any(one.habits.unique and len(one.habits.shapes) > 1 for one in plan.producers)
+
+
+def leases_last(plan: Plan) -> bool:
+    return any(one.habits.lease_ms > 10_000 and one.habits.misbehaves > 0 for one in plan.consumers)
+
+
+def many_polls_wait(plan: Plan) -> bool:
+    """So that what an ack frees is lent to the next within the same turn."""
+    lasting = [one for one in plan.consumers if one.habits.lease_ms > 10_000 and one.habits.count < 10]
+    return plan.turn_ms > 0 and sum(one.habits.polls for one in lasting) > 1
+
+
+def consumers_forget(plan: Plan) -> bool:
+    return any(one.habits.lease_ms < 2000 and one.habits.misbehaves > 0.2 for one in plan.consumers)
+
+
+PLANTED_BROKER = [
+    PlantedBug("FLUSH acked when the turn ends", flush_acked_when_the_turn_ends, schedules_with("crash on ack")),
+    PlantedBug("state not taken back with the turn", state_not_taken_back_with_the_turn, schedules_with("disk full")),
+    PlantedBug(
+        "lease kept when its connection closes",
+        lease_kept_when_its_connection_closes,
+        schedules_with(where=leases_last),
+    ),
+    PlantedBug("expired lease never returned", expired_lease_never_returned, schedules_with(where=consumers_forget)),
+    PlantedBug("partition lent twice", partition_lent_twice, schedules_with()),
+    PlantedBug("ack index jumps over a gap", ack_index_jumps_over_a_gap, schedules_with()),
+    PlantedBug("ack of what was never handed out", ack_of_what_was_never_handed_out, schedules_with()),
+    PlantedBug("long polls not woken", long_polls_not_woken, schedules_with()),
+    PlantedBug("new messages not offered", new_messages_not_offered, schedules_with()),
+    PlantedBug("poll answered twice", poll_answered_twice, schedules_with()),
+    PlantedBug("polls of a lost connection kept", polls_of_a_lost_connection_kept, schedules_with()),
+    PlantedBug("answers of a run name the next index", answers_of_a_run_name_the_next_index, schedules_with()),
+    PlantedBug("UNIQ_IDs forgotten by a restart", uniq_ids_forgotten_by_a_restart, schedules_with(*DEATHS)),
+    PlantedBug("UNIQ_IDs missing in snapshots", uniq_ids_missing_in_snapshots, schedules_with(*DEATHS)),
+    PlantedBug(
+        "UNIQ_ID of a refused message remembered",
+        uniq_id_of_a_refused_message_remembered,
+        schedules_with("disk full", where=has_ids),
+    ),
+    PlantedBug(
+        "UNIQ_IDs of an array all at its first place",
+        uniq_ids_of_an_array_all_at_its_first_place,
+        schedules_with(where=has_arrays_with_ids),
+    ),
+    PlantedBug("acks missing in snapshots", acks_missing_in_snapshots, schedules_with(*DEATHS)),
+    PlantedBug("COMMIT_ACK answered before the write", commit_ack_answered_before_the_write, schedules_with(*DEATHS)),
+    PlantedBug("refused messages stored", refused_messages_stored, schedules_with()),
+    PlantedBug("seen before it is synced", seen_before_it_is_synced, schedules_with("power", "crash on ack")),
+    PlantedBug("failed sync taken for a good one", failed_sync_taken_for_a_good_one, schedules_with("sync error")),
+    PlantedBug("overdue answers kept", overdue_answers_kept, schedules_with("slow sync")),
+    PlantedBug("those held back forgotten", those_held_back_forgotten, schedules_with()),
+    PlantedBug("requests in flight never over", requests_in_flight_never_over, schedules_with()),
+    PlantedBug(
+        "ack taken back and not lent again",
+        ack_taken_back_and_not_lent_again,
+        schedules_with("disk full", count=150, where=many_polls_wait),
+    ),
+    PlantedBug(
+        "syncs put off by a clock set back",
+        syncs_put_off_by_a_clock_set_back,
+        schedules_with("clock jump", where=syncs_by_time),
+    ),
 ]

@@ -176,6 +176,14 @@ class SimDisk(Disk):
             node.damage(bit // 8, 1 << bit % 8)
         return sorted({bit // 8 for bit in bits})
 
+    def used_bytes(self) -> int:
+        """The length of all files that have a name."""
+        return sum(node.seen.size for node in self._tree.files())
+
+    def open_paths(self) -> list[str]:
+        """What the program has open, by the names it opened it under."""
+        return [file.path for file in self._open_files]
+
     # What the files of this disk ask for.
 
     def check_power(self) -> None:

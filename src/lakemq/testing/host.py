@@ -1,0 +1,350 @@
+"""The broker's process in the simulation: it starts, ends turns, runs tickets, dies at any moment, and starts again.
+
+At every start what was recovered is held against what the journal had when it ended: ack indexes and metadata are a
+fold over it, so after a kill they are exactly those of what was written, after a power loss those of some later moment
+than the last sync.
+"""
+
+from collections.abc import Callable
+from random import Random
+
+from lakemq.broker.config import BrokerConfig
+from lakemq.cluster.metadata import Metadata
+from lakemq.delivery.ack_index import AckRow
+from lakemq.embedded import Engine
+from lakemq.errors import LakeMQError
+from lakemq.storage.checkpoint import CheckpointTicket
+from lakemq.storage.config import StorageConfig
+from lakemq.storage.journal import SyncTicket
+from lakemq.storage.retention import RetentionPolicy
+from lakemq.testing.clock import SimClock
+from lakemq.testing.disk import PowerLost, SimDisk
+from lakemq.testing.history import AppKey, History, PartitionKey, violate
+from lakemq.testing.ledgered import AckState, FoldState, Ledgered
+from lakemq.testing.net import At, Network
+
+_RESTART_MS = (20, 400)
+
+
+class Host:
+    """Runs one broker at a time on one disk."""
+
+    def __init__(
+        self,
+        rng: Random,
+        clock: SimClock,
+        at: At,
+        disk: SimDisk,
+        history: History,
+        broker: BrokerConfig,
+        storage: StorageConfig,
+    ) -> None:
+        self.engine: Engine | None = None
+        self.network: Network | None = None
+        self.sync_ms = (0, 0)
+        self.slow_sync_ms = 0  # the next sync takes that long
+        self.slow_until_ms = 0
+        self.turn_ms = 0
+        self.tick_ms = 20
+        self.dies_by = "kill"  # what a crash at a disk operation is
+        self.crashes_in_recovery = 0  # so many starts end like that, if they do not end before (F03)
+        self.is_healing = False
+        self.asks: dict[int, Callable[[], None]] = {}  # operators who wait, to be told if nobody answers
+        self._rng = rng
+        self._clock = clock
+        self._at = at
+        self._disk = disk
+        self._history = history
+        self._broker_config = broker
+        self._storage_config = storage
+        self._ledgered = Ledgered()
+        self._dead: Engine | None = None  # the last one that ended
+        self._expected: list[FoldState] = []
+        self._visible: dict[tuple[int, int], int] = {}  # by topic number
+        self._is_turn_coming = False
+        self._is_collecting = False
+        self._must_collect = False
+
+    # --- acting ------------------------------------------------------------------------------------------------
+
+    def act(self, name: str, work: Callable[[Engine], None]) -> None:
+        """As `Process` says; what the broker asks for afterwards is seen to."""
+        engine = self.engine
+        if engine is None:
+            return
+        try:
+            work(engine)
+        except PowerLost:
+            self.die(self.dies_by)
+            return
+        if self._is_collecting:
+            self._must_collect = True
+            return
+        self._is_collecting = True
+        try:
+            self._must_collect = True
+            while self._must_collect and self.network is not None:
+                self._must_collect = False
+                self.network.collect()
+        finally:
+            self._is_collecting = False
+        if self.engine is engine:
+            self._see_to(engine, ends_turn=name in ("turn", "tick"))
+
+    def _see_to(self, engine: Engine, *, ends_turn: bool) -> None:
+        if engine.broker.metrics.bugs:
+            violate("bug", f"an exception in the broker: {[text for level, text in engine.notes if level == 'error']}")
+        while engine.tickets:
+            self._begin_ticket(engine, engine.tickets.popleft())
+        if engine.is_stopped:
+            self._stopped(engine)
+        elif not self._is_turn_coming and (engine.broker.needs_turn or not ends_turn):
+            self._end_turn_soon(engine)
+
+    def _end_turn_soon(self, engine: Engine) -> None:
+        self._is_turn_coming = True
+
+        def end_turn() -> None:
+            if self.engine is engine:
+                self._is_turn_coming = False
+                self.act("turn", lambda engine: engine.end_turn())
+
+        self._at(self._rng.randint(0, self.turn_ms), "turn", end_turn)
+
+    def _begin_ticket(self, engine: Engine, ticket: SyncTicket | CheckpointTicket) -> None:
+        took_ms = self._rng.randint(*self.sync_ms)
+        is_sync = isinstance(ticket, SyncTicket)
+        if is_sync and self.slow_sync_ms:
+            took_ms, self.slow_sync_ms = self.slow_sync_ms, 0
+            self.slow_until_ms = self._clock.monotonic_ms() + took_ms
+        self._history.counts["syncs" if is_sync else "checkpoints"] += 1
+        failures: list[OSError] = []
+
+        def run() -> None:
+            if self.engine is not engine:
+                return
+            try:
+                ticket.run()
+            except OSError as error:
+                failures.append(error)
+            except PowerLost:
+                self.die(self.dies_by)
+
+        def bring_back() -> None:
+            if self.engine is engine:
+                failure = failures[0] if failures else None
+                self.act("ticket", lambda engine: self._bring_back(engine, ticket, failure))
+
+        runs_ms = self._rng.choice((0, took_ms, self._rng.randint(0, took_ms)))
+        self._at(runs_ms, "run sync" if is_sync else "run checkpoint", run)
+        self._at(took_ms, "synced" if is_sync else "checkpoint", bring_back)
+
+    def _bring_back(self, engine: Engine, ticket: SyncTicket | CheckpointTicket, failure: OSError | None) -> None:
+        if isinstance(ticket, SyncTicket) and failure is None:
+            self._ledgered.synced(ticket.position)
+        engine.bring_back(ticket, failure)
+
+    def _tick(self, engine: Engine) -> None:
+        def tick() -> None:
+            if self.engine is engine:
+                self.act("tick", lambda engine: engine.tick())
+                self._tick(engine)
+
+        self._at(self.tick_ms, "tick", tick)
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    def die(self, by: str) -> None:
+        """The process is gone: by a kill, or with the power."""
+        engine, self.engine = self.engine, None
+        if engine is None:
+            return
+        self._history.counts[f"died by {by}"] += 1
+        self._remember(engine, is_power_lost=by == "power")
+        if by == "power":
+            self._disk.lose_power(self._rng)
+        else:
+            self._disk.lose_process()
+        self._gone()
+
+    def _stopped(self, engine: Engine) -> None:
+        """It ended by itself: asked to, or because it must not go on."""
+        self.engine = None
+        self._history.counts["stopped" if engine.failure is None else "failed"] += 1
+        by = "failure"
+        if engine.failure is None:
+            try:
+                engine.group.close()
+                self._ledgered.synced(engine.group.journal.synced_position)
+                by = "peace"
+            except PowerLost:
+                by = self.dies_by
+            except (LakeMQError, OSError):
+                self._history.counts["stop failed"] += 1
+        self._remember(engine, is_power_lost=by == "power", loses_memory=by != "peace")
+        if by == "power":
+            self._disk.lose_power(self._rng)
+        else:
+            self._disk.lose_process()
+        self._gone()
+
+    def _remember(self, engine: Engine, *, is_power_lost: bool, loses_memory: bool = True) -> None:
+        """What must be there again."""
+        self._dead = engine
+        group, metadata = engine.group, engine.broker.ledger.metadata
+        now_ms = self._clock.monotonic_ms()
+        self._expected = self._ledgered.states(group.journal.written_position, is_power_lost=is_power_lost)
+        self._visible = {key: group.visible_index(*key) for key in group.partitions()}
+        self._history.died(now_ms, loses_memory=loses_memory)
+        if not is_power_lost:
+            return
+        names = {topic.number: topic.name for topic in metadata.topics.values()}
+        visible: dict[PartitionKey, int] = {
+            (names[topic], partition): index for (topic, partition), index in self._visible.items() if topic in names
+        }
+        owners = {one.number: (one.topic, one.app) for one in metadata.subscriptions.values()}
+        durable: dict[AppKey, int] = {
+            (*owners[number], partition): index
+            for (number, partition), index in self._ledgered.durable.items()
+            if number in owners
+        }
+        self._history.power_lost(now_ms, visible, durable)
+
+    def _gone(self) -> None:
+        self._is_turn_coming = False
+        self._is_collecting = False
+        if self.network is not None:
+            self.network.broker_died()
+        asks, self.asks = self.asks, {}
+        for lost in asks.values():
+            lost()
+        self._at(self._rng.randint(*_RESTART_MS), "start", self.start)
+
+    # --- the start -----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Recover and serve; if that fails, try again later."""
+        if self.engine is not None:
+            return
+        if self.crashes_in_recovery:
+            self.crashes_in_recovery -= 1
+            self._disk.crash_after = self._disk.crash_points + self._rng.randint(0, 25)
+        try:
+            engine = Engine(self._disk, self._clock, self._broker_config, self._storage_config)
+        except PowerLost:
+            self._history.counts["died in recovery"] += 1
+            if self.dies_by == "power":
+                if self._dead is not None:  # what was written may be gone now, although it was a kill before
+                    self._remember(self._dead, is_power_lost=True)
+                self._disk.lose_power(self._rng)
+            else:
+                self._disk.lose_process()
+            self._at(self._rng.randint(*_RESTART_MS), "start", self.start)
+            return
+        except (LakeMQError, OSError) as error:
+            if self.is_healing:
+                violate("I15", f"the broker does not start: {error}")
+            self._history.counts["start refused"] += 1
+            self._disk.lose_process()
+            self._at(self._rng.randint(*_RESTART_MS), "start", self.start)
+            return
+        self._disk.crash_after = None
+        self._history.counts["starts"] += 1
+        self._check_recovered(engine)
+        self._listen(engine)
+        self.engine = engine
+        self._is_turn_coming = False
+        self._tick(engine)
+
+    def _check_recovered(self, engine: Engine) -> None:
+        group, state = engine.group, engine.broker.ledger.state
+        if group.damage:
+            violate("R5", f"damage where none was done: {group.damage} {group.notes}")
+        for key, visible in self._visible.items():
+            if group.visible_index(*key) < visible:
+                violate(
+                    "I09", f"topic {key[0]} partition {key[1]}: {visible} was visible, {group.visible_index(*key)} is"
+                )
+        if self._expected:
+            self._check_fold(engine)
+        metadata = state.metadata
+        acks = {
+            (one.number, partition): state.acks.get(one.number, partition)
+            for one in metadata.subscriptions.values()
+            for partition in range(metadata.topics[one.topic].partition_count)
+        }
+        self._ledgered.begin(acks, metadata)
+        for one in metadata.subscriptions.values():
+            topic = metadata.topics[one.topic]
+            for partition in range(topic.partition_count if one.consumer is not None else 0):
+                first = group.first_index(topic.number, partition)
+                place = one.topic, one.app, partition
+                self._history.told(place, self._history.ask(place), max(acks[one.number, partition], first), first)
+
+    def _check_fold(self, engine: Engine) -> None:
+        state = engine.broker.ledger.state
+        reasons = []
+        for acks, metadata in self._expected:
+            wrong = self._difference(engine, acks, metadata)
+            if not wrong:
+                return
+            reasons.append(wrong)
+        violate("I05", f"recovered is {state.metadata.version} with notes {engine.group.notes}: {reasons}")
+
+    def _difference(self, engine: Engine, acks: AckState, metadata: Metadata) -> str:
+        state = engine.broker.ledger.state
+        if state.metadata != metadata:
+            return f"metadata of version {state.metadata.version}, not {metadata.version}"
+        for one in metadata.subscriptions.values():
+            for partition in range(metadata.topics[one.topic].partition_count):
+                found, wanted = state.acks.get(one.number, partition), acks.get((one.number, partition), 0)
+                if found != wanted:
+                    return f"{one.app} in {one.topic}/{partition} is at {found}, not {wanted}"
+        return ""
+
+    def _listen(self, engine: Engine) -> None:
+        """Hear of all that goes into the journal beside messages."""
+        ledger, ledgered = engine.broker.ledger, self._ledgered
+        move_acks, change, flush = ledger.move_acks, ledger.change, ledger.flush
+
+        def moved(rows: list[AckRow], now_ms: int) -> int:
+            end = move_acks(rows, now_ms)
+            ledgered.moved(end, rows)
+            return end
+
+        def changed(said: dict[str, object], now_ms: int) -> int:
+            end = change(said, now_ms)
+            ledgered.changed(end, ledger.metadata)
+            return end
+
+        def flushed() -> None:
+            try:
+                flush()
+            except LakeMQError:
+                ledgered.refused(ledger.group.journal.written_position)
+                self._history.losses_ms.append(self._clock.monotonic_ms())
+                self._history.counts["refused turns"] += 1
+                if engine.failure is None:
+                    wrong = self._difference(engine, *ledgered.state(ledger.group.journal.written_position))
+                    if wrong:
+                        violate("I05", f"after a turn that was refused: {wrong}")
+                raise
+            ledgered.written()
+
+        group = engine.group
+        retain = group.retain
+
+        def retained(policy: RetentionPolicy, now_ms: int) -> int:
+            count = retain(policy, now_ms)
+            if count:
+                self._history.counts["segments dropped"] += count
+                for topic in ledger.metadata.topics.values():
+                    for partition in range(topic.partition_count):
+                        first = group.first_index(topic.number, partition)
+                        self._history.retained(topic.name, partition, first)
+            return count
+
+        group.retain = retained  # type: ignore[method-assign]
+        ledger.flush = flushed  # type: ignore[method-assign]
+        ledger.move_acks = moved  # type: ignore[method-assign]
+        ledger.change = changed  # type: ignore[method-assign,assignment]

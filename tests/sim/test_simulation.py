@@ -1,0 +1,119 @@
+"""Broker, clients and disk in one thread, one seed each: work, faults, peace, and every promise held against it.
+
+The same at length: `python -m tests.sim.run --seeds 10000 --jobs 2`, one again: `python -m tests.sim.run --seed 7 -v`.
+"""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from lakemq.message import Qos
+from lakemq.testing.plan import CHANGES, FAULTS
+from lakemq.testing.simulation import Simulation
+from lakemq.wire.commands import KINDS
+from lakemq.wire.dialect import Dialect
+from sim.run import run_seed
+
+ROOT = Path(__file__).parents[2]
+SEEDS_PER_BLOCK = 25
+BLOCKS = 20
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_F52_every_promise_holds(block):
+    """500 schedules in all."""
+    counts = Counter()
+    for seed in range(block * SEEDS_PER_BLOCK, (block + 1) * SEEDS_PER_BLOCK):
+        outcome = run_seed(seed)
+        for failed, text in outcome.failures:
+            pytest.fail(f"{text}\npython -m tests.sim.run --seed {failed} -v")
+        counts += outcome.counts
+    _check_alive(counts)
+
+
+def _check_alive(counts):
+    """A block in which nothing happened would pass as well."""
+    for name in ("sent flush", "send ok", "ack ok", "delivered", "messages", "syncs", "index told", "lent"):
+        assert counts[name] > 50, (name, counts)
+
+
+@pytest.mark.sim
+def test_everything_that_can_be_asked_and_can_break_occurs():
+    """Within the same seeds: each command, fault, change, level and dialect."""
+    counts = Counter()
+    wanted = _wanted()
+    for seed in range(BLOCKS * SEEDS_PER_BLOCK):
+        counts += run_seed(seed).counts
+        if seed % 10 == 0 and all(counts[name] >= least for name, least in wanted.items()):
+            return
+    missing = {name: counts[name] for name, least in wanted.items() if counts[name] < least}
+    pytest.fail(f"too seldom: {missing}")
+
+
+def _wanted():
+    wanted = {f"asked {kind.request_class.__name__}": 1 for kind in KINDS}
+    wanted |= {f"fault {kind}": 1 for kind in (*FAULTS, *CHANGES)}
+    wanted |= {f"sent {level.value}": 1 for level in Qos}
+    wanted |= {f"answers {dialect.value}": 1 for dialect in Dialect}
+    wanted |= {f"code {code}": 1 for code in (3, 6, 8, 74, 91, 101, 108, 109, 138, 144, 188, 189)}
+    wanted |= {f"ack code {code}": 1 for code in (0, 140, 240)}
+    wanted |= {"checkpoints": 50, "segments dropped": 1, "refused turns": 10, "died in recovery": 1, "seeks": 1}
+    return wanted | {"stopped": 10, "failed": 10, "died by kill": 10, "died by power": 10, "start refused": 1}
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("block", range(5))
+def test_a_seed_gives_the_same_run_again(block):
+    for seed in range(block * 10, (block + 1) * 10):
+        assert digest(seed) == digest(seed), f"seed {seed} went two ways"
+
+
+@pytest.mark.sim
+def test_a_seed_gives_the_same_run_in_another_process():
+    """Where strings have other hashes, sets have another order."""
+    told = []
+    for hash_seed in ("1", "2"):
+        command = [sys.executable, "-m", "tests.sim.run", "--first", "60", "--seeds", "6", "--jobs", "1", "--digests"]
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+        told.append(done.stdout)
+    assert told[0] == told[1]
+    assert len(told[0].splitlines()) == 6
+
+
+def digest(seed):
+    simulation = Simulation(seed)
+    simulation.run()
+    return simulation.digest, simulation.event_count
+
+
+def test_a_calm_day_keeps_everything():
+    """Without faults every message that was sent is there, at every level."""
+    seeds = (seed for seed in range(1000, 1400) if not _plan(seed).planned and _sends_everything(_plan(seed)))
+    simulation = Simulation(next(seeds))
+    simulation.run()
+    history = simulation.history
+    stored = {payload for seen in history.seen.values() for payload in seen.values()}
+    sent = [send for send in history.sends if send.outcome != "failed" and send.code in (0, -1)]
+    assert sent
+    assert {one for send in sent for carrier in send.carriers for one in carrier.ids} <= stored
+
+
+def _plan(seed):
+    return Simulation(seed).plan
+
+
+def _sends_everything(plan):
+    return any(len(one.habits.levels) == len(Qos) for one in plan.producers)
+
+
+def test_plans_differ():
+    plans = [_plan(seed) for seed in range(60)]
+    assert len({plan.duration_ms for plan in plans}) > 30
+    assert {plan.broker.creates_missing for plan in plans} == {True, False}
+    assert len({plan.storage for plan in plans}) > 40
