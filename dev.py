@@ -99,6 +99,13 @@ def faults() -> None:
         ("power_cuts", "--count", "300"),
         ("loopfull", "--rounds", "20"),
         ("smallfs", "--rounds", "10"),
+        ("broker_kills", "--count", "1000"),
+        ("broker_disk", "--rounds", "10"),
+        ("broker_frames", "--frames", "200000"),
+        ("broker_hostile", "--connections", "5000", "--mebibytes", "1000"),
+        ("broker_drains", "--count", "100", "--restarts", "10"),
+        ("broker_pauses", "--rounds", "5"),
+        ("broker_baseline", "--rounds", "10", "--seconds", "10"),
     ):
         command = [sys.executable, "-m", f"tests.faults.{name}", *options]
         print("+", " ".join(command), flush=True)

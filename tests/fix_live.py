@@ -47,16 +47,20 @@ class LiveBroker:
         """Run it and wait until it serves."""
         assert not self.is_running, "it runs already"
         self._ready_path.unlink(missing_ok=True)
-        with self.stderr_path.open("ab") as stderr:
-            self._process = subprocess.Popen(
-                self.command(), stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr, cwd=self.directory
-            )
+        self._process = self._spawn()
         try:
             self._take_ready(self._wait_until_ready())
         except BaseException:
             self._end_by_force()
             raise
         return self
+
+    def _spawn(self):
+        """The process, at its beginning."""
+        with self.stderr_path.open("ab") as stderr:
+            return subprocess.Popen(
+                self.command(), stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr, cwd=self.directory
+            )
 
     def _wait_until_ready(self):
         deadline = time.monotonic() + READY_S

@@ -8,11 +8,12 @@ import asyncio
 import contextlib
 import gc
 import logging
+import resource
 import signal
 import socket
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ _SWEEP_SECONDS = 1.0
 _SHARE_SECONDS = 0.03
 _LAG_FADES = 0.9995  # with each tick
 _BACKLOG = 1024
+_GOODBYE_SECONDS = 0.3  # for peers to see the end of their connections
+_OTHER_FILES = 64  # that may be open beside those of clients and of the store
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,7 @@ class Service:
         self._turn_now = self._now()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Event | None = None
+        self._is_stopping = False
         self._threads = ThreadPoolExecutor(2, "lakemq-disk")
         self._group: PartitionGroup | None = None
         self.broker: Broker | None = None
@@ -113,7 +117,7 @@ class Service:
         self._group = open_group(RealDisk(str(self.config.data)), self.config.storage, state)
         for note in self._group.notes:
             _LOG.warning("recovery: %s", note)
-        self.broker = Broker(self.config.broker, self, self._group, state, self._now())
+        self.broker = Broker(_within_files(self.config), self, self._group, state, self._now())
         self._receive = self.broker.receive
         for one in self.config.neighbours:
             self.broker.routing.neighbours[one.group_id] = (one.broker_id, one.host, one.port)
@@ -155,9 +159,12 @@ class Service:
             server.close()
             for timer in timers:
                 timer.cancel()
+            self._is_stopping = True
             for port in list(self._ports.values()):
                 port.close()
-            await asyncio.sleep(0)
+            goodbye = loop.time() + _GOODBYE_SECONDS
+            while self._ports and loop.time() < goodbye:
+                await asyncio.sleep(0.005)
             await loop.run_in_executor(None, self._close)
 
     def _close(self) -> None:
@@ -218,6 +225,11 @@ class Service:
     def _now(self) -> Now:
         return Now(self._clock.wall_ms(), self._clock.monotonic_ms())
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether connections are closed only because the broker stops."""
+        return self._is_stopping or (self.broker is not None and self.broker.access.is_draining)
+
     def now_ms(self) -> int:
         """Monotonic time."""
         return self._clock.monotonic_ms()
@@ -270,6 +282,7 @@ class Service:
         """It is gone."""
         self._ports.pop(port.id, None)
         self._handle(ConnectionClosed(port.id))
+        port.session = None  # else both wait for the garbage collector, with all that the port has in memory
 
     def wants_flush(self, port: SocketPort) -> None:
         """It has something to send."""
@@ -349,6 +362,18 @@ class Service:
         assert loop is not None
         loop.call_soon_threadsafe(answer)
         return future
+
+
+def _within_files(config: ServeConfig) -> BrokerConfig:
+    """The broker's settings with no more connections than leave the store its files: it must be able to roll (F26)."""
+    files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    limits, storage = config.broker.limits, config.storage
+    room = files_max - storage.open_segments_max - storage.open_index_files_max - _OTHER_FILES
+    if files_max == resource.RLIM_INFINITY or room >= limits.connections_max:
+        return config.broker
+    connections_max = max(room, files_max // 4)
+    _LOG.warning("at most %d connections: no more than %d files may be open", connections_max, files_max)
+    return replace(config.broker, limits=replace(limits, connections_max=connections_max))
 
 
 def _nobody(session: Any, frames: memoryview, now: Now) -> None:

@@ -127,6 +127,17 @@ class FakeCluster:
         """Answer the next requests of that kind with an error; `is_stored`: after doing what they ask for."""
         self._plans.append([kind, "fail", times, broker, error, is_stored])
 
+    def refuse_until(self, kind, error, until_ms):
+        """Answer requests of that kind with an error until then."""
+        handler = self._handlers[kind]
+
+        def handle(connection, command):
+            if self.clock.now_ms < until_ms:
+                raise error
+            return handler(connection, command)
+
+        self._handlers[kind] = handle
+
     def swallow(self, kind, times=1, broker=None, is_stored=False):
         """Do not answer them."""
         self._plans.append([kind, "swallow", times, broker, None, is_stored])

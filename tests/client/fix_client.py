@@ -2,6 +2,7 @@
 
 import asyncio
 import selectors
+from random import Random
 
 from lakemq.client.address import Address
 from lakemq.client.aio import connect as aio_connect
@@ -87,7 +88,7 @@ def url_of(cluster):
 
 def fake_client(cluster, **options):
     """A blocking client of that cluster, without a thread."""
-    options = {"app": "shop", "watcher": False, "compression": "none", **options}
+    options = {"app": "shop", "watcher": False, "compression": "none", "chance": Random(1).random, **options}
     return connect(url_of(cluster), connector=FakeConnector(cluster), clock=cluster.clock, **options)
 
 
@@ -157,7 +158,7 @@ class FakeAsyncConnector:
 
 
 def fake_async_client(cluster, **options):
-    options = {"app": "shop", "compression": "none", **options}
+    options = {"app": "shop", "compression": "none", "chance": Random(1).random, **options}
     connector = options.pop("connector", None) or FakeAsyncConnector(cluster)
     return aio_connect(url_of(cluster), connector=connector, clock=cluster.clock, **options)
 

@@ -9,6 +9,7 @@ from client.fix_client import FakeAsyncConnector, fake_async_client, run_virtual
 from lakemq.client.errors import BrokerUnreachableError, BufferFullError, ClosedError, SendTimeoutError
 from lakemq.client.outgoing import Message
 from lakemq.errors import BrokerBusyError, TopicNotFoundError, TopicNotWritableError
+from lakemq.policy import ProducerPolicy
 from lakemq.wire.consume import CommitAck
 from lakemq.wire.own import ExtendLease
 from lakemq.wire.produce import ProduceMessage
@@ -101,6 +102,46 @@ def test_retries_work_the_same(cluster):
 
     run(cluster, work)
     assert sorted(cluster.bodies()) == [b"a", b"b", b"warm"]
+
+
+def test_where_the_policy_wants_one_request_at_a_time_there_is_one(cluster):
+    cluster.producer_policy = ProducerPolicy(is_single=True)
+
+    async def work(mq):
+        await mq.send("orders", b"warm")
+        cluster.swallow(ProduceMessage)
+        sending = [asyncio.create_task(mq.send("orders", b"%d" % n, timeout="60s")) for n in range(5)]
+        await asyncio.sleep(1)
+        assert cluster.count(ProduceMessage) == 2
+        await asyncio.gather(*sending)
+
+    run(cluster, work)
+    assert len(cluster.bodies()) == 6
+
+
+def test_ordered_sends_keep_their_order_through_a_retry(cluster):
+    async def work(mq):
+        await mq.send("orders", b"warm", partition=0)
+        cluster.fail(ProduceMessage, BrokerBusyError())
+        await asyncio.gather(*[mq.send("orders", b"%d" % n, partition=0, ordered=True) for n in range(5)])
+
+    run(cluster, work)
+    assert cluster.stored()[0] == [b"warm", b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_what_is_to_be_retried_is_not_acked_by_the_loop(cluster):
+    async def work(mq):
+        await mq.send_many("orders", [Message(b"%d" % n, partition=0) for n in range(4)])
+        async with mq.consumer("orders", group="g") as consumer:
+            async for message in consumer:
+                if message.offset == 1:
+                    message.retry()
+                if message.offset == 3:
+                    consumer.stop()
+
+    run(cluster, work)
+    assert cluster.retried == [("orders", "shop.g", 0, 1)]
+    assert cluster.acks == {("orders", "shop.g", 0): 4}
 
 
 def test_send_soon_gives_futures(cluster):

@@ -1,5 +1,7 @@
 """The blocking client against a scripted cluster: sends, retries, receives, acks."""
 
+from random import Random
+
 import pytest
 
 from client.fake_broker import FakeCluster
@@ -176,16 +178,31 @@ def test_the_time_out_bounds_everything(mq, cluster):
     assert 1400 <= cluster.clock.now_ms - before <= 1500
 
 
-def test_a_broker_that_comes_back_in_time_is_waited_for(mq, cluster):
-    mq.send("orders", b"first")
-    cluster.stop(1)
-    before = cluster.clock.now_ms
-    with pytest.raises(BrokerUnreachableError):
-        mq.send("orders", b"x")
-    assert 2000 <= cluster.clock.now_ms - before <= 5000
-    cluster.down.clear()
-    mq.send("orders", b"y")
+@pytest.mark.parametrize("seed", range(20))
+def test_a_broker_that_is_away_is_waited_for_and_found_again(cluster, seed):
+    with fake_client(cluster, chance=Random(seed).random) as mq:
+        mq.send("orders", b"first")
+        cluster.stop(1)
+        before = cluster.clock.now_ms
+        with pytest.raises(BrokerUnreachableError):
+            mq.send("orders", b"x")
+        assert 3900 <= cluster.clock.now_ms - before <= 5000  # to the end of its time, or nearly
+        cluster.down.clear()
+        before = cluster.clock.now_ms
+        mq.send("orders", b"y")
+        assert cluster.clock.now_ms - before <= 1001
     assert sorted(cluster.bodies()) == [b"first", b"y"]
+
+
+def test_a_broker_that_is_away_is_not_stormed(cluster):
+    with fake_client(cluster, batch_count=1, delivery_timeout_ms=5000) as mq:
+        mq.send("orders", b"warm")
+        cluster.stop(1)
+        before = len(cluster.connects)
+        for _ in range(50):
+            mq.send_soon("orders", b"x")
+        mq.flush()
+        assert 3 <= len(cluster.connects) - before <= 20  # not fifty times as many
 
 
 def test_a_silent_broker_is_left_for_another():
@@ -199,14 +216,40 @@ def test_a_silent_broker_is_left_for_another():
     assert b"x" in cluster.bodies()
 
 
-def test_each_try_goes_to_another_broker_while_there_are_others():
-    for _ in range(10):
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_each_try_goes_to_another_broker_while_there_are_others(is_warm):
+    for seed in range(10):
         cluster = FakeCluster(brokers=3)
-        with fake_client(cluster) as mq:
+        with fake_client(cluster, chance=Random(seed).random) as mq:
+            for partition in range(3 * is_warm):
+                mq.send("orders", b"warm", partition=partition)
+            before = len(cluster.requests)
             cluster.fail(ProduceMessage, BrokerBusyError(), times=2)
             mq.send("orders", b"x")
-        asked = [broker for broker, command in cluster.requests if isinstance(command, ProduceMessage)]
+        asked = [broker for broker, command in cluster.requests[before:] if isinstance(command, ProduceMessage)]
         assert sorted(asked) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_leader_that_comes_late_is_still_found(cluster, seed):
+    with fake_client(cluster, chance=Random(seed).random) as mq:
+        mq.send("orders", b"warm")
+        cluster.refuse_until(ProduceMessage, NotLeaderError(), cluster.clock.now_ms + 4700)
+        mq.send("orders", b"x")
+    assert len(cluster.bodies()) == 2
+
+
+def test_a_connection_is_told_of_every_topic_before_it_sends_to_it():
+    cluster = FakeCluster(topics=("a", "b"))
+    with fake_client(cluster) as mq:
+        for topic in ("a", "b", "a", "b"):
+            mq.send(topic, b"x")
+        cluster.drop(ProduceMessage)
+        for topic in ("a", "b"):  # on a new connection, with metadata that is still known
+            mq.send(topic, b"x")
+    kinds = [type(command) for _, command in cluster.requests if isinstance(command, AddProducer | ProduceMessage)]
+    first = [AddProducer, ProduceMessage] * 2 + [ProduceMessage] * 2
+    assert kinds == [*first, ProduceMessage, *[AddProducer, ProduceMessage] * 2]
 
 
 def test_a_message_with_a_key_stays_in_its_partition_when_tried_again():
@@ -378,6 +421,34 @@ def test_a_full_buffer_refuses_or_waits(cluster):
     assert len(cluster.bodies()) == 12
 
 
+def test_the_short_way_for_plain_messages_keeps_to_the_bounds(cluster):
+    with fake_client(cluster, buffer_count=10) as mq:
+        mq.send("orders", b"warm")
+        for _ in range(10):
+            mq.send_soon("orders", b"x", timeout=0)
+        with pytest.raises(BufferFullError):
+            mq.send_soon("orders", b"x", timeout=0)
+    with fake_client(cluster, batch_bytes=1000, buffer_bytes=3000) as mq:
+        mq.send("orders", b"warm")
+        cluster.swallow(ProduceMessage, times=3)
+        before = cluster.count(ProduceMessage)
+        for _ in range(25):
+            mq.send_soon("orders", bytes(100), timeout=0)
+        assert cluster.count(ProduceMessage) - before == 2
+        with pytest.raises(BufferFullError):
+            mq.send_soon("orders", bytes(100), timeout=0)
+
+
+def test_plain_messages_leave_by_number_too(mq, cluster):
+    mq.send("orders", b"warm")
+    futures = [mq.send_soon("orders", b"x") for _ in range(2500)]
+    assert cluster.count(ProduceMessage) == 1 + 2
+    mq.flush()
+    assert cluster.count(ProduceMessage) == 1 + 3
+    assert len({(one.result().partition, one.result().offset) for one in futures}) == 2500
+    assert futures[0]._parcel.parts == []  # who keeps a future does not keep what was sent
+
+
 def test_requests_in_flight_are_capped(cluster):
     with fake_client(cluster, batch_count=1, in_flight_max=4) as mq:
         mq.send("orders", b"warm")
@@ -396,6 +467,17 @@ def test_of_an_ordered_partition_one_request_is_in_flight(cluster):
         mq.flush()
         partition = futures[0].result().partition
     assert cluster.stored()[partition][-10:] == [b"%d" % n for n in range(10)]
+
+
+def test_a_long_line_of_ordered_messages_may_fail_at_once(cluster):
+    with fake_client(cluster, batch_count=1) as mq:
+        mq.send("orders", b"warm")
+        cluster.swallow(ProduceMessage)
+        futures = [mq.send_soon("orders", b"x", key="k", ordered=True) for _ in range(3000)]
+        mq._pump.enter()
+        mq._core.finish()
+        mq._pump.leave()
+        assert all(isinstance(future.exception(), ClosedError) for future in futures)
 
 
 def test_a_topic_of_ordered_type_is_ordered_by_itself():
@@ -584,6 +666,23 @@ def test_a_lease_is_extended_while_a_message_is_worked_on(mq, cluster):
     assert consumer.lost == 0
 
 
+def test_a_client_that_was_held_up_asks_the_broker_before_it_gives_a_lease_up(mq, cluster):
+    fill(cluster, 2)
+    with mq.consumer("orders", group="g", ack_timeout="10s", prefetch=0) as consumer:
+        consumer.receive(1)
+        cluster.clock.now_ms += 11_000  # past the end of the lease, and nobody has noticed
+        mq.send("orders", b"x", partition=3)
+        mq.send("orders", b"x", partition=3)
+        assert cluster.count(ExtendLease) == 1
+        assert [one.offset for one in consumer.receive(1)] == [1]
+        cluster.clock.now_ms += 11_000
+        cluster.tick()  # this time the broker has
+        mq.send("orders", b"x", partition=3)
+        mq.send("orders", b"x", partition=3)
+        assert consumer.lost == 2 - cluster.acks.get(("orders", "shop.g", 0), 0)
+        assert consumer.lost > 0
+
+
 def test_a_lease_is_not_extended_for_ever(cluster):
     fill(cluster, 2)
     with (
@@ -730,14 +829,24 @@ def test_a_reader_can_be_moved(mq, cluster):
     assert got == [0, 1, 2, 7, 8, 9]
 
 
-def test_an_answer_that_was_on_its_way_when_the_reader_was_moved_is_not_taken(mq, cluster):
+@pytest.mark.parametrize("offset", [5, 2990])
+def test_an_answer_that_was_on_its_way_when_the_reader_was_moved_is_not_taken(mq, cluster, offset):
     fill(cluster, 3000)
     got = []
     with mq.reader("orders", start="earliest", partitions=[0]) as reader:
         got += [one.offset for one in reader.receive(1000)]  # the next fetch has left
-        reader.seek(partition=0, offset=2990)
-        got += [one.offset for one in reader.receive(1000)]
-    assert got == [*range(1000), *range(2990, 3000)]
+        reader.seek(partition=0, offset=offset)
+        got += [one.offset for one in reader.receive(10)]
+    assert got == [*range(1000), *range(offset, offset + 10)]
+
+
+def test_a_reader_whose_loop_was_left_early_can_be_gone_on_with(mq, cluster):
+    fill(cluster, 10)
+    with mq.reader("orders", start="earliest", stop="now") as reader:
+        for message in reader:
+            if message.offset == 3:
+                break
+        assert [one.offset for one in reader] == [4, 5, 6, 7, 8, 9]
 
 
 def test_a_reader_skips_what_is_not_kept_and_says_so(mq, cluster, caplog):

@@ -9,6 +9,7 @@ from client.fix_client import fake_async_client, fake_client, run_virtual
 from lakemq.client.errors import OutboxFullError, OutboxLockedError
 from lakemq.client.outbox_file import OutboxFile
 from lakemq.client.outbox_log import MAGIC, OutboxLog
+from lakemq.client.outgoing import Message
 from lakemq.errors import AuthenticationError, BadParameterError, BrokerBusyError, TopicNotFoundError
 from lakemq.wire.produce import ProduceMessage
 
@@ -62,7 +63,7 @@ def test_a_file_of_somebody_else_is_refused():
         OutboxLog.recover(b"something else", LIMIT)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 10)), max_size=40))
 def test_a_rewritten_log_is_the_same_log(steps):
     log, data, n = OutboxLog(LIMIT), MAGIC, 0
@@ -247,6 +248,16 @@ def test_a_full_outbox_refuses(cluster, tmp_path):
         mq.send("orders", bytes(1500), timeout="50ms")
         with pytest.raises(OutboxFullError):
             mq.send("orders", bytes(1500), timeout="50ms")
+
+
+def test_what_does_not_fit_as_a_whole_is_not_kept_in_part(cluster, tmp_path):
+    with fake_client(cluster, outbox=tmp_path, outbox_bytes_max=2000) as mq:
+        report = mq.send_many("orders", [Message(bytes(600), partition=0, priority=1) for _ in range(5)])
+        assert [type(error) for _, error in report.failed] == [OutboxFullError] * 5
+        assert mq._outbox.waiting == 0
+        mq.send("orders", bytes(600), partition=0)
+    assert len(cluster.stored()[0]) == 1
+    assert OutboxLog.recover((tmp_path / "outbox.log").read_bytes(), LIMIT).live == {}
 
 
 def test_a_file_that_is_mostly_done_is_rewritten(cluster, tmp_path):

@@ -1,7 +1,7 @@
 """How messages are laid out: the same bytes as the codec's, however they travel."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemq.client.delivery import open_messages
@@ -35,6 +35,7 @@ def messages_of(parcel):
     return b"".join(parcel.parts)
 
 
+@settings(deadline=None)
 @given(bodies, keys, headers, st.integers(-128, 127), st.booleans(), st.sampled_from(list(Compression)))
 def test_a_single_message_has_the_bytes_of_the_codec(body, key, attributes, priority, is_ordered, compression):
     if compression is Compression.LZ4 or compression is Compression.ZIP:
@@ -58,6 +59,7 @@ def test_a_single_message_has_the_bytes_of_the_codec(body, key, attributes, prio
     assert len(carried) <= len(body)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(bodies, keys, headers), min_size=2, max_size=20), st.sampled_from(["", "paid"]))
 def test_messages_that_share_a_carrier_have_the_bytes_of_the_codec(items, tag):
     parcel = Parcel("orders", 0, "flush", PLAIN)
@@ -74,6 +76,7 @@ def test_messages_that_share_a_carrier_have_the_bytes_of_the_codec(items, tag):
     assert parcel.counts == [len(items)]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(bodies, keys, tags, st.booleans()), min_size=1, max_size=30))
 def test_whatever_is_put_in_comes_out_in_order(items):
     parcel = Parcel("orders", 3, "flush", Packing("shop", Compression.LZ4, 100))
@@ -105,7 +108,7 @@ def test_whatever_is_put_in_comes_out_in_order(items):
 
 def received(data, count):
     carried = open_messages("orders", MessageBlock(count, (memoryview(data),)))
-    return Lease(None, carried, 0, 1000, lambda lease: None).deliveries
+    return Lease(None, carried, 0, 1000, lambda lease: None).take(1 << 20)
 
 
 def test_equal_tags_share_and_others_do_not():
@@ -163,6 +166,7 @@ def test_too_large_is_refused_and_leaves_the_parcel_as_it_was():
     assert parcel.count == 1
 
 
+@settings(deadline=None)
 @given(st.integers(1, 5), st.integers(0, 3), st.integers(1, 1 << 31 - 1))
 def test_a_produce_request_has_the_bytes_of_the_codec(count, level, request_id):
     request_id &= 0x7FFFFFFF
@@ -174,6 +178,7 @@ def test_a_produce_request_has_the_bytes_of_the_codec(count, level, request_id):
     assert made == b"".join(expected)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 255), st.lists(st.tuples(st.integers(0, 99), st.integers(-1, 1 << 60)), max_size=5))
 def test_a_produce_answer_is_read_as_by_the_codec(code, places):
     results = tuple(ProduceResult(partition, index, 7) for partition, index in places)
@@ -190,6 +195,7 @@ def test_an_answer_about_two_topics_is_left_to_the_codec():
     assert read_produce_ack(frame, 26) is None
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([0, 2, 3]), min_size=1, max_size=30), st.integers(0, 1 << 40))
 def test_acks_have_the_bytes_of_the_codec_in_runs_of_one_kind(kinds, first):
     data = bytearray(pack(BatchMessage(items=tuple(BatchItem(b"x") for _ in kinds))))

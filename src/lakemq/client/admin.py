@@ -23,7 +23,7 @@ class AdminClient:
     def __init__(self, url: str, token: str = "", timeout_s: float = 10.0) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise BadParameterError(f"admin_url={url!r} is not a URL such as http://host:50089")
+            raise BadParameterError(f"admin_url={url!r} is not a URL such as http://host:50090")
         self._parts = parts
         self._token = token
         self._timeout_s = timeout_s
@@ -72,9 +72,14 @@ class AdminClient:
         """Issue a token for an app."""
         return self.call("POST", f"apps/{quote(app, safe='')}/tokens", more)
 
-    def subscribe(self, topic: str, app: str, *, producer: Policy = False, consumer: Policy = False) -> Json:
-        """Let an app send to a topic, or receive from it; True for the default policy, or the policy's fields."""
-        body: dict[str, Any] = {"topic": topic, "app": app}
+    def subscribe(
+        self, topic: str, app: str, *, producer: Policy = False, consumer: Policy = False, **more: Any
+    ) -> Json:
+        """Let an app send to a topic, or receive from it; True for the default policy, or the policy's fields.
+
+        `start="earliest"` or "latest" is where a new consumer begins.
+        """
+        body: dict[str, Any] = {"topic": topic, "app": app, **more}
         if producer is not False:
             body["producer"] = {} if producer is True else dict(producer)
         if consumer is not False:

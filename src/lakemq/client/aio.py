@@ -11,9 +11,11 @@ from typing import Any, TypeVar, Unpack
 
 from lakemq.client import offsets
 from lakemq.client.address import ServerUrl, parse_url
-from lakemq.client.admin import AdminClient, Json, Policy
+from lakemq.client.admin import AdminClient
+from lakemq.client.aio_admin import AsyncAdmin
 from lakemq.client.aio_consuming import AsyncConsumer, AsyncReader, AsyncSource
 from lakemq.client.aio_wire import Driver, TcpConnector
+from lakemq.client.backoff import Random
 from lakemq.client.channel import AsyncConnector, embedded
 from lakemq.client.config import Acks, ClientConfig, Compressions, Selector, SelectorName, Settings, make_config
 from lakemq.client.consumer import ConsumerCore, ConsumerSettings
@@ -22,7 +24,7 @@ from lakemq.client.delivery import Delivery
 from lakemq.client.duration import Duration, duration_ms
 from lakemq.client.errors import BrokerUnreachableError, BufferFullError, ClosedError, SendTimeoutError
 from lakemq.client.handlers import Handler, log_failure
-from lakemq.client.lanes import Lanes
+from lakemq.client.lanes import NOTHING_ELSE, Lanes
 from lakemq.client.offsets import Move, PartitionLag, Start
 from lakemq.client.outbox import Outbox
 from lakemq.client.outbox_file import OutboxFile
@@ -54,6 +56,7 @@ def connect(
     selector: SelectorName | Selector | None = None,
     connector: AsyncConnector | None = None,
     clock: Clock | None = None,
+    chance: Random | None = None,
     **settings: Unpack[Settings],
 ) -> "AsyncClient":
     """As `lakemq.connect`, to be awaited or used as `async with lakemq.aio.connect(…) as mq`."""
@@ -70,7 +73,7 @@ def connect(
         settings=settings,
     )
     server = parse_url(url or os.environ.get("LAKEMQ_URL"))
-    return AsyncClient(config, server, connector, clock or SystemClock(), outbox)
+    return AsyncClient(config, server, connector, clock or SystemClock(), outbox, chance)
 
 
 class AsyncClient:
@@ -83,7 +86,9 @@ class AsyncClient:
         connector: AsyncConnector | None,
         clock: Clock,
         outbox: str | Path | None = None,
+        chance: Random | None = None,
     ) -> None:
+        self._chance = chance or random.random
         self._config = config
         self._server = server
         self._connector = connector
@@ -116,14 +121,15 @@ class AsyncClient:
         if connector is None:
             is_embedded = self._server.is_embedded
             connector = embedded("async_connector", self._server.directory) if is_embedded else TcpConnector()
-        self._core = core = Core(config, self._server.addresses, random.random)
+        self._core = core = Core(config, self._server.addresses, self._chance)
         core.advance(self._clock.monotonic_ms(), self._clock.wall_ms())
         if self._outbox_directory is not None:
             file = OutboxFile(self._outbox_directory, config.outbox_bytes_max)
             self._outbox, self._outbox_file = Outbox(core, file.log, uuid.uuid4().hex), file
         self._producer = Producer(core, self._outbox)
         self._lanes = Lanes(self._producer)
-        self._driver = Driver(core, connector, self._clock, asyncio.get_running_loop(), self._outbox_file)
+        self._loop = asyncio.get_running_loop()
+        self._driver = Driver(core, connector, self._clock, self._loop, self._outbox_file)
         try:
             await self._call(lambda: start(core.reach()))
         except BrokerUnreachableError:
@@ -209,6 +215,11 @@ class AsyncClient:
     ) -> "asyncio.Future[Receipt]":
         """Put a message into the buffer; the future is its outcome. Waits only while the buffer is full."""
         driver = self._here()
+        with_it = (key, tags, headers, partition, ordered, acks, priority, uniq_id)
+        if isinstance(body, bytes) and with_it == NOTHING_ELSE:
+            taken = self._lanes.put_plain(topic, body)
+            if taken is not None:
+                return self._future(taken[0])
         until_ms = None if timeout is None else driver.now_ms() + duration_ms(timeout)
         while True:
             driver.enter()
@@ -230,14 +241,14 @@ class AsyncClient:
 
     def _future(self, parcel: Parcel) -> "asyncio.Future[Receipt]":
         """One more future of a parcel: all of them are settled together."""
-        future: asyncio.Future[Receipt] = self._here().loop.create_future()
+        future: asyncio.Future[Receipt] = self._loop.create_future()
         if not parcel.futures:
             futures = parcel.futures
             parcel.done.then(lambda done: self._settle(parcel, futures, done))
         parcel.futures.append(future)
         return future
 
-    def _settle(self, parcel: Parcel, futures: list[Any], done: Promise[Parcel]) -> None:
+    def _settle(self, parcel: Parcel, futures: list[Any], done: Promise[None]) -> None:
         for place, future in enumerate(futures):
             if future.done():  # its owner has given up on it
                 continue
@@ -368,7 +379,7 @@ class AsyncClient:
     # The rest
 
     @property
-    def admin(self) -> "AsyncAdmin":
+    def admin(self) -> AsyncAdmin:
         """Topics, apps and subscriptions; needs `admin_url`."""
         if self._admin is None:
             self._admin = AsyncAdmin(AdminClient(self._config.admin_url, self._config.admin_token))
@@ -391,26 +402,3 @@ class AsyncClient:
         await driver.close()
         if self._outbox_file is not None:
             self._outbox_file.close()
-
-
-class AsyncAdmin:
-    """AdminClient with its calls in a thread, so that they can be awaited."""
-
-    def __init__(self, admin: AdminClient) -> None:
-        self._admin = admin
-
-    async def call(self, method: str, path: str, body: Json = None) -> Json:
-        """See `AdminClient.call`."""
-        return await asyncio.to_thread(self._admin.call, method, path, body)
-
-    async def ensure_topic(self, name: str, *, partitions: int = 1, type: str = "normal", **more: Any) -> Json:
-        """See `AdminClient.ensure_topic`."""
-        return await asyncio.to_thread(self._admin.ensure_topic, name, partitions=partitions, type=type, **more)
-
-    async def create_app(self, name: str, **more: Any) -> Json:
-        """See `AdminClient.create_app`."""
-        return await asyncio.to_thread(self._admin.create_app, name, **more)
-
-    async def subscribe(self, topic: str, app: str, *, producer: Policy = False, consumer: Policy = False) -> Json:
-        """See `AdminClient.subscribe`."""
-        return await asyncio.to_thread(self._admin.subscribe, topic, app, producer=producer, consumer=consumer)

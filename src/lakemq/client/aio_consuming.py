@@ -9,7 +9,7 @@ from lakemq.client.consumer import ConsumerCore
 from lakemq.client.delivery import Delivery
 from lakemq.client.duration import Duration, duration_ms
 from lakemq.client.errors import ClosedError
-from lakemq.client.lease import Lease
+from lakemq.client.lease import OPEN, Lease
 from lakemq.client.offsets import Start
 from lakemq.client.position_file import PositionFile
 from lakemq.client.promise import start
@@ -99,7 +99,7 @@ class AsyncConsumer(AsyncSource):
         return [] if self._core.is_stopped else await self._take(count, duration_ms(timeout))
 
     async def __aiter__(self) -> AsyncIterator[Delivery]:
-        core = self._core
+        core, auto_ack = self._core, self._core.settings.auto_ack
         while not core.is_stopped:
             self._check()
             self._settle_handed()
@@ -109,13 +109,13 @@ class AsyncConsumer(AsyncSource):
             core.unhand()
             lease = batch[0]._lease
             assert lease is not None
-            at = -1
+            marks, at = lease.marks, -1
             try:
                 for delivery in batch:
                     at = delivery._place
                     yield delivery
-                    if core.settings.auto_ack:
-                        lease.settle(at, AckType.SUCCESS)
+                    if auto_ack and marks[at] == OPEN:
+                        marks[at] = AckType.SUCCESS  # whether that was the last is looked at when more is asked for
                     if lease.is_lost or core.is_stopped:
                         break
             finally:

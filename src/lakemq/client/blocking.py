@@ -9,7 +9,6 @@ import random
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar, Unpack
@@ -17,6 +16,7 @@ from typing import TypeVar, Unpack
 from lakemq.client import offsets
 from lakemq.client.address import Address, parse_url
 from lakemq.client.admin import AdminClient
+from lakemq.client.backoff import Random
 from lakemq.client.channel import Connector, embedded
 from lakemq.client.config import Acks, ClientConfig, Compressions, Selector, SelectorName, Settings, make_config
 from lakemq.client.consumer import ConsumerCore, ConsumerSettings
@@ -26,8 +26,8 @@ from lakemq.client.delivery import Delivery
 from lakemq.client.duration import Duration, duration_ms
 from lakemq.client.errors import BrokerUnreachableError, BufferFullError, ClosedError, ForkedError, SendTimeoutError
 from lakemq.client.future import SendFuture
-from lakemq.client.handlers import Handler, log_failure
-from lakemq.client.lanes import Lanes
+from lakemq.client.handlers import Handler
+from lakemq.client.lanes import NOTHING_ELSE, Lanes
 from lakemq.client.offsets import Move, PartitionLag, Start
 from lakemq.client.outbox import Outbox
 from lakemq.client.outbox_file import OutboxFile
@@ -39,6 +39,7 @@ from lakemq.client.promise import Promise, start
 from lakemq.client.pump import Pump
 from lakemq.client.reader import ReaderCore
 from lakemq.client.receipt import Receipt, SendReport
+from lakemq.client.serving import serve
 from lakemq.client.sockets import SocketConnector
 from lakemq.client.system_clock import SystemClock
 from lakemq.clock import Clock
@@ -60,13 +61,15 @@ def connect(
     selector: SelectorName | Selector | None = None,
     connector: Connector | None = None,
     clock: Clock | None = None,
+    chance: Random | None = None,
     **settings: Unpack[Settings],
 ) -> "Client":
     """Connect to the brokers of a URL, `lakemq://host:port[,host:port…]`; to one inside this process without a URL.
 
     URL, app and token are also taken from LAKEMQ_URL, LAKEMQ_APP and LAKEMQ_TOKEN. `acks` says when a send is
     confirmed: "flush" (on disk), "write", "receive" or "none". `timeout` bounds each call as a whole. `outbox` is a
-    directory that keeps messages until the broker has them. Finer settings are the fields of ClientConfig.
+    directory that keeps messages until the broker has them. Finer settings are the fields of ClientConfig; `connector`,
+    `clock` and `chance` (numbers from 0 up to 1) replace the outside, for tests.
     """
     server = parse_url(url or os.environ.get("LAKEMQ_URL"))
     config = make_config(
@@ -86,7 +89,7 @@ def connect(
             connector = embedded("connector", server.directory)
         else:
             connector = SocketConnector(config.frame_bytes_max)
-    client = Client(config, server.addresses, connector, clock or SystemClock(), outbox)
+    client = Client(config, server.addresses, connector, clock or SystemClock(), outbox, chance)
     try:
         client.reach()
     except BaseException:
@@ -105,7 +108,9 @@ class Client:
         connector: Connector,
         clock: Clock,
         outbox: str | Path | None = None,
+        chance: Random | None = None,
     ) -> None:
+        self._chance = chance or random.random
         self._config = config
         self._seeds = seeds
         self._clock = clock
@@ -117,7 +122,7 @@ class Client:
 
     def _begin(self, connector: Connector) -> None:
         config, directory = self._config, self._outbox_directory
-        core = Core(config, self._seeds, random.random)
+        core = Core(config, self._seeds, self._chance)
         core.advance(self._clock.monotonic_ms(), self._clock.wall_ms())
         file = None if directory is None else OutboxFile(directory, config.outbox_bytes_max)
         self._core = core
@@ -222,6 +227,17 @@ class Client:
 
         Waits while the buffer is full, for `timeout` at most; with 0 a full buffer is a BufferFullError at once.
         """
+        with_it = (key, tags, headers, partition, ordered, acks, priority, uniq_id)
+        if (
+            isinstance(body, bytes)
+            and with_it == NOTHING_ELSE
+            and self._pid == os.getpid()
+            and not self._pump.is_closed
+        ):
+            with self._pump.lock:
+                taken = self._lanes.put_plain(topic, body)
+            if taken is not None:
+                return SendFuture(self, taken[0], taken[1], self._pid)
         pump = self._here()
         until_ms = None if timeout is None else pump.now_ms() + duration_ms(timeout)
         while True:
@@ -340,59 +356,11 @@ class Client:
         Raises what ended a handler's consumer, such as a topic that is not there.
         """
         self._stop.clear()
-        failures: list[BaseException] = []
-        serving = [
-            threading.Thread(target=self._serve, args=(handler, failures), name=f"lakemq-{handler.topic}")
-            for handler in self._handlers
-        ]
-        for thread in serving:
-            thread.start()
-        try:
-            self._stop.wait()
-        except KeyboardInterrupt:
-            self._stop.set()
-        for thread in serving:
-            thread.join()
-        if failures:
-            raise failures[0]
+        serve(self, self._handlers, self._stop)
 
     def stop(self) -> None:
         """End `run`."""
         self._stop.set()
-
-    def _serve(self, handler: Handler[Callable[[Delivery], object]], failures: list[BaseException]) -> None:
-        try:
-            with (
-                self.consumer(handler.topic, group=handler.group, auto_ack=False) as consumer,
-                ThreadPoolExecutor(handler.concurrency, f"lakemq-{handler.topic}") as pool,
-            ):
-                self._feed(handler, consumer, pool)
-        except Exception as error:
-            failures.append(error)
-            self._stop.set()
-
-    def _feed(
-        self, handler: Handler[Callable[[Delivery], object]], consumer: Consumer, pool: ThreadPoolExecutor
-    ) -> None:
-        free = threading.Semaphore(handler.concurrency)
-
-        def work(delivery: Delivery) -> None:
-            try:
-                handler.function(delivery)
-                delivery.ack()
-            except Exception as error:
-                log_failure(handler, delivery, error)
-                delivery.retry()
-            finally:
-                free.release()
-
-        while not self._stop.is_set():
-            free.acquire()
-            received = consumer.receive(1, timeout="200ms")
-            if received:
-                pool.submit(work, received[0])
-            else:
-                free.release()
 
     # The rest
 

@@ -78,7 +78,7 @@ class ClientConfig:
     heartbeat_ms: int = 30_000  # an idle connection says that it is there
     metadata_ms: int = 30_000  # after this, what is known of a topic is asked for again
     backoff_first_ms: int = 50
-    backoff_max_ms: int = 3000
+    backoff_max_ms: int = 1000  # how late a broker that came back is noticed, at the most
     ack_linger_ms: int = 100  # acks are collected for this long; what a crash repeats is what was done meanwhile
     max_processing_ms: int = 600_000  # leases are extended up to this age; 0: never
     outbox_bytes_max: int = 64 << 20  # held in memory, too

@@ -190,19 +190,26 @@ class ConsumerCore:
         for lease in list(self._in_hand):
             if lease.session.state is State.CLOSED:
                 self._lose(lease, ClosedError(f"the connection to {lease.session.address} is gone"))
-            elif now_ms >= lease.end_ms:
+            elif now_ms >= lease.end_ms and not self._may_extend(lease):
                 self._lose(lease, RequestTimeoutError("its time was over"))
             else:
                 self.send_acks(lease)
                 self._extend(lease)
         self._watch()
 
+    def _may_extend(self, lease: Lease) -> bool:
+        """Unless it is too old: then others shall have the messages.
+
+        It may be past its end by our clock: if we were held up, or the answer is, the broker says whether it is lost.
+        """
+        is_young = self._core.now_ms - lease.received_ms < self._core.config.max_processing_ms
+        return self._can_extend and is_young
+
     def _extend(self, lease: Lease) -> None:
-        """At half of its time, unless it is too old: then others shall have the messages."""
+        """At half of its time."""
         core = self._core
         is_due = core.now_ms - lease.extended_ms >= self._ack_timeout_ms // 2
-        is_young = core.now_ms - lease.received_ms < core.config.max_processing_ms
-        if not (self._can_extend and is_due and is_young) or lease.is_extending or lease.is_done:
+        if not (is_due and self._may_extend(lease)) or lease.is_extending or lease.is_done:
             return
         lease.is_extending = True
         command = ExtendLease(

@@ -11,7 +11,13 @@ from lakemq.client.address import Address
 from lakemq.client.backoff import Backoff, Random, pause_ms
 from lakemq.client.config import ClientConfig
 from lakemq.client.effects import Close, Connect, Effect, Note, Send
-from lakemq.client.errors import BrokerUnreachableError, ClosedError, ConnectionLostError, RequestTimeoutError
+from lakemq.client.errors import (
+    BrokerUnreachableError,
+    ClosedError,
+    ConnectionLostError,
+    LeftAloneError,
+    RequestTimeoutError,
+)
 from lakemq.client.promise import Promise, Steps, start
 from lakemq.client.router import Route, Router
 from lakemq.client.session import Session, State
@@ -174,7 +180,7 @@ class Core:
         if session is None:
             left_ms = self._backoff(address).left_ms(self.now_ms)
             if left_ms:
-                raise BrokerUnreachableError(f"{address} could not be reached; the next try is in {left_ms} ms")
+                raise LeftAloneError(f"{address} could not be reached; the next try is in {left_ms} ms", left_ms)
             session = self._open(address, owner, deadline_ms)
         ready: Session = yield session.ready
         return ready

@@ -14,6 +14,7 @@ from lakemq.client.core import SHARED, Core
 from lakemq.client.errors import (
     BrokerUnreachableError,
     ConnectionLostError,
+    LeftAloneError,
     NotSentError,
     RequestTimeoutError,
     SendTimeoutError,
@@ -45,33 +46,43 @@ _LEVELS = {acks: level_of_qos(qos, Dialect.DOCUMENTED) for acks, qos in QOS_OF_A
 # Nothing was stored, and another broker or a moment later will do.
 _PATIENT = (RoutingError, BrokerUnreachableError, NotSentError, ElectionError, InitializationError)
 _ALL = -1
+_PAUSE_MS_MIN = 20
+_NOBODY: set[int] = set()
 
 
 class Turnstile:
     """Lets one through at a time, in the order they came."""
 
-    __slots__ = ("_is_taken", "_waiting")
+    __slots__ = ("_is_calling", "_is_taken", "_waiting")
 
     def __init__(self) -> None:
         self._is_taken = False
+        self._is_calling = False
         self._waiting: deque[Promise[None]] = deque()
 
     def enter(self) -> Promise[None]:
         """Kept when it is our turn."""
         promise: Promise[None] = Promise()
-        if self._is_taken:
-            self._waiting.append(promise)
-        else:
-            self._is_taken = True
-            promise.resolve(None)
+        self._waiting.append(promise)
+        self._call()
         return promise
 
     def leave(self) -> None:
         """The next, please."""
-        if self._waiting:
-            self._waiting.popleft().resolve(None)
-        else:
-            self._is_taken = False
+        self._is_taken = False
+        self._call()
+
+    def _call(self) -> None:
+        """Whoever is called may leave at once: called from here and not from there, or a long line would nest."""
+        if self._is_calling:
+            return
+        self._is_calling = True
+        try:
+            while self._waiting and not self._is_taken:
+                self._is_taken = True
+                self._waiting.popleft().resolve(None)
+        finally:
+            self._is_calling = False
 
 
 class Courier:
@@ -84,15 +95,41 @@ class Courier:
         self.selector = PartitionSelector(core.config.selector, core.random)
         self._turnstiles: dict[tuple[str, int], Turnstile] = {}
 
-    def deliver(self, parcel: Parcel) -> Steps[bool]:
+    def try_now(self, parcel: Parcel) -> Promise[Any] | None:
+        """Send a parcel that need not wait for anything: what `deliver` would do first. None if it must wait.
+
+        Whoever calls it gives the answer to `arrived`, or the error to `deliver`.
+        """
+        core = self._core
+        route = core.fresh_route(parcel.topic, self._app)
+        if route is None or parcel.is_ordered or route.is_ordered or route.producer_policy.is_single:
+            return None
+        try:
+            partition, broker = self._choose(route, parcel, _NOBODY)
+        except LakeMQError:
+            return None  # to be met again where it is dealt with
+        session = core.ready_session(broker.address, SHARED)
+        if session is None or not session.knows((AddProducer, parcel.topic, self._app)):
+            return None
+        if len(route.brokers) > 1 and parcel.partition is None and parcel.key is None:
+            return None  # who was tried must be remembered
+        parcel.address_to(partition)
+        return self._ask(session, parcel, self._config.timeout_ms)
+
+    def arrived(self, parcel: Parcel, answer: Any) -> None:
+        """Note down where it went; the broker's error raised if it took none."""
+        if answer is not None:
+            parcel.placing = _placing(answer, parcel)
+
+    def deliver(self, parcel: Parcel, first_error: LakeMQError | None = None) -> Steps[bool]:
         """Until the broker has confirmed it, or the error that is final; bounded by the parcel's deadline.
 
-        Always False: it does not wait in an outbox.
+        `first_error` is what came of a first try. Always False: it does not wait in an outbox.
         """
         route = self._core.router.last_known(parcel.topic, self._app)
         if parcel.is_ordered or route is None or route.is_ordered or route.producer_policy.is_single:
             return self._deliver_in_turn(parcel)
-        return self._deliver(parcel)
+        return self._deliver(parcel, first_error)
 
     def _deliver_in_turn(self, parcel: Parcel) -> Steps[bool]:
         if self._core.router.last_known(parcel.topic, self._app) is None:
@@ -107,11 +144,14 @@ class Courier:
         finally:
             turnstile.leave()
 
-    def _deliver(self, parcel: Parcel) -> Steps[bool]:
+    def _deliver(self, parcel: Parcel, first_error: LakeMQError | None = None) -> Steps[bool]:
         tried: set[int] = set()
         failures = requests = 0
         while True:
             try:
+                if first_error is not None:
+                    error, first_error = first_error, None
+                    raise error
                 yield from self._try(parcel, tried)
                 return False
             except LakeMQError as error:
@@ -120,7 +160,7 @@ class Courier:
                 requests += not isinstance(error, _PATIENT)
                 if not self._may_try_again(error, parcel, requests, failures):
                     raise _final(error, parcel, failures) from error.__cause__
-                pause_ms = self._core.pause(failures)
+                pause_ms = self._pause(error, parcel, failures)
                 if self._core.now_ms + pause_ms >= parcel.deadline_ms:
                     raise _final(error, parcel, failures) from error
                 yield self._core.sleep(pause_ms)
@@ -145,8 +185,7 @@ class Courier:
         except ProducerNotFoundError:
             session.introduced.pop((AddProducer, parcel.topic, self._app), None)
             raise
-        if ack is not None:
-            parcel.placing = _placing(ack, parcel)
+        self.arrived(parcel, ack)
         parcel.partition = partition
 
     def _choose(self, route: Route, parcel: Parcel, tried: set[int]) -> tuple[int, Broker]:
@@ -190,6 +229,13 @@ class Courier:
         if not error.retriable or isinstance(error, TopicNotFoundError):
             return False
         return not error.maybe_written or parcel.has_ids or self._config.retry_unknown
+
+    def _pause(self, error: LakeMQError, parcel: Parcel, failures: int) -> int:
+        """How long to wait before the next try: never for most of the time that is left, or it would be the last."""
+        if isinstance(error, LeftAloneError):
+            return error.left_ms + 1
+        left_ms = parcel.deadline_ms - self._core.now_ms
+        return min(self._core.pause(failures), max(left_ms // 3, _PAUSE_MS_MIN))
 
     def _turnstile(self, parcel: Parcel) -> Turnstile | None:
         """The one it must pass: of its partition if ordered, of the topic if the policy wants one at a time."""

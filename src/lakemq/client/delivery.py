@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 ATTEMPT = "LAKEMQ_ATTEMPT"  # set by a broker that delivers again: which time this is
 _ITEM_BYTES_MIN = 17
+_ITEM_SIZES = struct.Struct(">i3xi")  # of the item and of its body
 _ITEM_BODY = 7  # where the length of an item's body is
 _INT = struct.Struct(">i")
 _SHORT = struct.Struct(">h")
@@ -169,10 +170,10 @@ class Delivery:
         if at == _PLAIN:
             return carried.body
         data = carried.body
-        size = _INT.unpack_from(data, at + _ITEM_BODY)[0]
-        start = at + _ITEM_BODY + 4
-        if start + size + 6 > at + _INT.unpack_from(data, at)[0]:
+        length, size = _ITEM_SIZES.unpack_from(data, at)
+        if size + _ITEM_BYTES_MIN > length:
             raise SerializationError(f"the body of a batched message says it has {size} bytes, which are not there")
+        start = at + _ITEM_BODY + 4
         return data[start : start + size] if size > 0 else b""
 
     @property

@@ -1,6 +1,7 @@
 """What the core asks of the world: open, send, close, keep, and tell the user's log."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from lakemq.client.promise import Promise
 from lakemq.client.session import Session
@@ -15,9 +16,8 @@ class Connect:
     timeout_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Write these bytes, in one go."""
+class Send(NamedTuple):
+    """Write these bytes, in one go. There is one for every turn, hence the cheaper kind of class."""
 
     session: Session
     buffers: list[Buffer]

@@ -18,6 +18,14 @@ class BrokerUnreachableError(ClientError):
     fix = "Check host and port of the URL (LAKEMQ_URL), that the broker runs, and the network in between."
 
 
+class LeftAloneError(BrokerUnreachableError):
+    cause = "The broker could not be reached a moment ago, and is not asked again just yet."
+
+    def __init__(self, detail: str = "", left_ms: int = 0) -> None:
+        super().__init__(detail)
+        self.left_ms = left_ms  # until it may be asked
+
+
 class ConnectionLostError(ClientError):
     retriable = True
     maybe_written = True

@@ -165,7 +165,7 @@ class Parcel:
         self.heads: list[bytearray] = []  # of each MESSAGE; the partition is written into them
         self.parts: list[Buffer] = []
         self.placing: Placing | None = None
-        self.done: Promise[Parcel] = Promise()
+        self.done: Promise[None] = Promise()  # not of the parcel: the two would keep each other alive
         self.futures: list[object] = []  # of the driver: one per message, by place
         self.uniq_ids: dict[int, str] = {}
         self._packing = packing

@@ -1,6 +1,7 @@
 """Sending one message or many and waiting for the outcome. Pure; `lanes.py` has what is sent in the background."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from lakemq.client.config import QOS_OF_ACKS, Acks
 from lakemq.client.core import Core
@@ -61,7 +62,13 @@ class Producer:
         parcel.add_alone(body_bytes(body), key_bytes(key), attributes, core.wall_ms, priority, uniq_id)
         parcel.seal(core.wall_ms)
         parcel.deadline_ms = core.now_ms + (core.config.timeout_ms if timeout_ms is None else timeout_ms)
-        return start(self._send(parcel))
+        if self.outbox is None:
+            asked = self.courier.try_now(parcel)
+            if asked is not None:
+                sent: Promise[Receipt] = Promise()
+                asked.then(lambda answer: self._answered(parcel, sent, answer))
+                return sent
+        return start(self._send(parcel, None))
 
     def send_many(self, topic: str, messages: Iterable[Message | Body], acks: Acks | None) -> Promise[SendReport]:
         """Send many messages: one request per partition, more where that would be large."""
@@ -110,8 +117,20 @@ class Producer:
             return parcel.add_alone(body, key, attributes, wall_ms, message.priority, message.uniq_id)
         return parcel.add(body, key, tags, attributes_bytes(headers) if headers else b"", wall_ms)
 
-    def _send(self, parcel: Parcel) -> Steps[Receipt]:
-        is_queued = yield from self.deliver(parcel)
+    def _answered(self, parcel: Parcel, sent: Promise[Receipt], answer: Promise[Any]) -> None:
+        """A first try has an outcome; if it is an error, go on as with any other."""
+        try:
+            self.courier.arrived(parcel, answer.result())
+        except LakeMQError as error:
+            start(self._send(parcel, error)).then(sent.settle_as)
+        else:
+            sent.resolve(self.receipt(parcel, 0))
+
+    def _send(self, parcel: Parcel, first_error: LakeMQError | None) -> Steps[Receipt]:
+        if self.outbox is None:
+            is_queued = yield from self.courier.deliver(parcel, first_error)
+        else:
+            is_queued = yield from self.outbox.deliver(parcel)
         return self.receipt(parcel, 0, is_queued)
 
     def _send_many(self, topic: str, messages: list[Message | Body], acks: Acks) -> Steps[SendReport]:

@@ -34,6 +34,13 @@ class Promise(Generic[T]):
             self.error = error
             self._settle()
 
+    def settle_as(self, other: "Promise[T]") -> None:
+        """The outcome of another, which has one."""
+        if other.error is not None:
+            self.fail(other.error)
+        else:
+            self.resolve(cast("T", other._value))  # it was resolved with a T
+
     def then(self, callback: "Callable[[Promise[T]], None]") -> None:
         """Call that once it is settled; at once if it is."""
         if self.is_done:

@@ -122,6 +122,11 @@ class Session:
         """Requests that count against the cap."""
         return self._in_flight
 
+    def knows(self, introduction: Hashable) -> bool:
+        """Whether the broker has taken that introduction."""
+        asked = self.introduced.get(introduction)
+        return asked is not None and asked.is_done and asked.error is None
+
     def opened(self, now_ms: int, wall_ms: int) -> None:
         """The world has connected: introduce ourselves."""
         assert self.state is State.CONNECTING

@@ -23,7 +23,6 @@ class Acceptor(Protocol):
 
     frame_bytes_max: int
     output_bytes_max: int
-    is_ending: bool  # then a connection is closed when its peer has seen the end, so that its last answers arrive
 
     def opened(self, port: "SocketPort") -> None:
         """A peer is there."""
@@ -51,6 +50,11 @@ class Acceptor(Protocol):
 
     def now_ms(self) -> int:
         """Monotonic time."""
+        ...
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether a peer gets time to see the end of its connection, so that its last answers arrive."""
         ...
 
 
