@@ -116,7 +116,7 @@ def test_other_variables_are_not_ours():
         ("LIMITS__FETCH_BYTES_MAX", "2 MiB", 2 << 20),
         ("RETENTION__SIZE_BYTES", "1TiB", 1 << 40),
         ("RETENTION__SIZE_BYTES", "none", None),
-        ("STORAGE__SYNC_EVERY_MESSAGES", "10", 10),
+        ("STORAGE__SYNC_EVERY_MS", "10", 10),
         ("SERVER__DATA", "/x", Path("/x")),
     ],
 )
@@ -252,3 +252,8 @@ def test_sizes_are_shown_in_the_largest_unit_they_are_whole_in():
     sizes = {path: shown(key, key.default) for path, key in KEYS.items() if key.is_size and key.default}
     assert sizes["storage.segment_bytes"] == '"1GiB"'
     assert all(re.fullmatch(r'"\d+[KMG]iB"', text) for text in sizes.values())
+
+
+def test_syncs_by_number_alone_are_refused_since_the_last_messages_would_wait_for_ever():
+    with pytest.raises(ConfigError, match="would wait for ever"):
+        load(environment={"LAKEMQ_STORAGE__SYNC_EVERY_MESSAGES": "10"})
