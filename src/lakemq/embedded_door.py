@@ -50,7 +50,6 @@ class Hosted:
         """Let some time pass; call it with the lock, which others may take meanwhile."""
         self._let_pass(self.changed, min(timeout_ms, _STEP_MS))
 
-
     def pass_time(self, who: object, spent_ms: int) -> None:
         """Under a clock that is moved by hand an event loop lets time pass as it does outside, once for all."""
         if self._let_pass is _sleep:

@@ -519,28 +519,39 @@ class Broker:
         if self._sync is not None:
             self._watch_sync(now)
         elif not self._is_over:
+            self._refuse_overdue(now)  # the sync policy may have put it off for longer than they wait
             self._ask_for_sync(now)
         if now.monotonic_ms - self._swept_ms >= _SWEEP_EVERY_MS:
             self._swept_ms = now.monotonic_ms
             self._sweep(now)
         if now.monotonic_ms - self._retained_ms >= self.config.retention_every_ms and not self._is_over:
             self._retained_ms = now.monotonic_ms
-            dropped = self._group.retain(self.config.retention, now.wall_ms)
-            if dropped:
-                self._world.note("info", f"{dropped} segments were dropped: nobody wants them any more")
+            self._retain(now)
         if self.access.is_draining:
             self._finish_draining(now)
+
+    def _retain(self, now: Now) -> None:
+        try:
+            dropped = self._group.retain(self.config.retention, now.wall_ms)
+        except OSError as error:  # what is too much is only too much
+            self._world.note("warning", f"a segment could not be dropped: {error}")
+            return
+        if dropped:
+            self._world.note("info", f"{dropped} segments were dropped: nobody wants them any more")
 
     def _watch_sync(self, now: Now) -> None:
         spent_ms = now.monotonic_ms - self._sync_began_ms
         if spent_ms < _SYNC_PATIENCE_MS:
             return
-        for reply in self._waiters.overdue(now.monotonic_ms):
-            self._refuse(reply, WriteTimeoutError("the sync was not done in time"), now)
+        self._refuse_overdue(now)
         if spent_ms >= self.config.slow_sync_ms:
             self._producing.is_sync_slow = True
         if spent_ms >= self.config.sync_limit_ms:
             self._fail(f"a sync takes longer than {self.config.sync_limit_ms} ms", now)
+
+    def _refuse_overdue(self, now: Now) -> None:
+        for reply in self._waiters.overdue(now.monotonic_ms):
+            self._refuse(reply, WriteTimeoutError("the sync was not done in time"), now)
 
     def _sweep(self, now: Now) -> None:
         """Close those who do not introduce themselves, do not read, or have long been silent."""

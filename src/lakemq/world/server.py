@@ -168,8 +168,7 @@ class SocketPort(asyncio.BufferedProtocol):
 
     def send(self, buffers: Sequence[Buffer]) -> bool:
         """Send these at the end of the turn; False if the peer does not read fast enough."""
-        transport = self._transport
-        if transport is None:
+        if self._transport is None or self._is_done:
             return True
         if not self._out:
             self._acceptor.wants_flush(self)
@@ -182,7 +181,7 @@ class SocketPort(asyncio.BufferedProtocol):
         out, self._out = self._out, []
         was_over = self._out_bytes > self._acceptor.output_bytes_max
         self._out_bytes = 0
-        if self._transport is None or self._transport.is_closing():
+        if not out or self._is_done or self._transport is None or self._transport.is_closing():
             return
         if len(out) == 1:
             self._transport.write(out[0])
