@@ -634,6 +634,7 @@ static int cut(uint8_t *p, int64_t size, int64_t at, const Alike *alike, int64_t
             uint8_t *more = PyMem_Realloc(run->requests, (size_t)room * REQUEST_BYTES);
             if (more == NULL) {
                 PyMem_Free(run->requests);
+                run->requests = NULL;
                 PyErr_NoMemory();
                 return -1;
             }

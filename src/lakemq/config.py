@@ -443,7 +443,7 @@ def _together(values: Mapping[str, Any]) -> list[str]:
         if values[small] > values[large]:
             problems.append(f"{small} ({values[small]}) is more than {large} ({values[large]}): {why}")
     if values["storage.sync_every_messages"] is not None and values["storage.sync_every_ms"] is None:
-        problems.append("storage.sync_every_messages needs storage.sync_every_ms: the last messages would wait for ever")
+        problems.append("storage.sync_every_messages needs storage.sync_every_ms: the last ones would wait for ever")
     if values["admin.token"] and values["admin.token_file"]:
         problems.append("admin.token and admin.token_file are both set: keep one")
     return problems

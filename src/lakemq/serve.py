@@ -50,6 +50,7 @@ from lakemq.world.server import SocketPort
 _LOG = logging.getLogger("lakemq.broker")
 _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _TICK_SECONDS = 0.02
+_STALL_SECONDS = 0.5
 _SWEEP_SECONDS = 1.0
 _SHARE_SECONDS = 0.03
 _LAG_FADES = 0.9995  # with each tick
@@ -180,7 +181,11 @@ class Service:
         while True:
             due = loop.time() + _TICK_SECONDS
             await asyncio.sleep(_TICK_SECONDS)
-            self.loop_lag_seconds = max(loop.time() - due, self.loop_lag_seconds * _LAG_FADES)
+            late_seconds = loop.time() - due
+            self.loop_lag_seconds = max(late_seconds, self.loop_lag_seconds * _LAG_FADES)
+            if late_seconds > _STALL_SECONDS:
+                # We stood still, not the disk: a sync that has ended meanwhile is to say so first (F09).
+                await asyncio.sleep(_STALL_SECONDS)
             self._handle(Tick())
 
     async def _sweep(self) -> None:
@@ -237,7 +242,16 @@ class Service:
     def _handle(self, event: Event) -> None:
         self._begin_turn()
         assert self.broker is not None
-        self.broker.handle(event, self._now())
+        try:
+            self.broker.handle(event, self._now())
+        except Exception:
+            self._crash()
+
+    def _crash(self) -> None:
+        """A bug outside any request: nobody knows what state the core is in, so it must not go on (F08)."""
+        _LOG.exception("a bug in the broker: it stops, and recovers at its next start")
+        if self.failure is None:
+            self.stop("a bug in the broker")
 
     def _begin_turn(self) -> None:
         """Something happened: there will be an end of the turn, after all else that has arrived by now."""
@@ -251,7 +265,10 @@ class Service:
         """All that had arrived is handed in: write it with one call, then send what can be sent."""
         self._is_turn_coming = False
         assert self.broker is not None
-        self.broker.handle(TurnEnded(), self._now())
+        try:
+            self.broker.handle(TurnEnded(), self._now())
+        except Exception:
+            self._crash()
         while self._dirty:
             dirty, self._dirty = self._dirty, []
             for port in dirty:

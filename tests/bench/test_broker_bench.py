@@ -48,6 +48,8 @@ BENCH = Path(__file__).parents[2] / "bench"
 sys.path.insert(0, str(BENCH))  # as it is when a benchmark is run: they import `measure`
 import broker as bench  # noqa: E402
 
+sys.modules["bench_broker"] = sys.modules.pop("broker")  # tests/broker is another
+
 sys.path.remove(str(BENCH))  # it has a `storage` and a `wire`, too
 
 pytestmark = [

@@ -6,6 +6,8 @@ index is at least what was acked and at most what was asked for. I10: of one pro
 the first time comes in the order of sending and has no gap but for what was refused.
 """
 
+import asyncio
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -27,6 +29,7 @@ AUDITOR = "auditor"
 UNKNOWN = frozenset({3, 4, 91, 101, 108, 109, 111, 112, 113, 141})
 _LOOK_BACK = 30
 _FETCH_COUNT = 500
+_SYNC_SECONDS_MAX = 2.0
 
 
 def topic_name(number: int) -> str:
@@ -117,7 +120,7 @@ class Account:
         link = await Link.open(port, AUDITOR, *map(topic_name, topics))
         try:
             for number in topics:
-                for one in await ranges_of(link, number, AUDITOR):
+                for one in await self._settled_ranges(link, number):
                     await self._check_place(link, (number, one.partition), one, is_whole)
             for app in apps:
                 own = await Link.open(port, app)
@@ -131,6 +134,17 @@ class Account:
             link.drop()
         if is_whole:
             self._check_all()
+
+    async def _settled_ranges(self, link: Link, number: int) -> list[PartitionRange]:
+        """How far each partition reaches; what was only written is visible with the next sync, which may take a bit."""
+        deadline = time.monotonic() + _SYNC_SECONDS_MAX
+        while True:
+            told = await ranges_of(link, number, AUDITOR)
+            ends = [max(self.promised[number, one.partition], default=-1) for one in told]
+            is_late = time.monotonic() > deadline
+            if is_late or all(one.visible_index > end for one, end in zip(told, ends, strict=True)):
+                return told
+            await asyncio.sleep(0.01)
 
     async def _check_place(self, link: Link, place: Place, told: PartitionRange, is_whole: bool) -> None:
         seen = self.seen[place]

@@ -28,7 +28,7 @@ from .broker_disk import until
 from .broker_kills import SETTINGS
 from .broker_link import ACK_FLUSH, Link
 from .broker_load import Load
-from .broker_process import broker
+from .broker_process import Sections, broker
 from .tools import ROOT, finish, run_command, say, scratch
 from .writer import die_with_parent
 
@@ -42,7 +42,9 @@ async def broker_pauses(place: Path, rng: Random, told: dict[str, Any]) -> list[
     """The broker stands still under load, and goes on."""
     load = Load(rng.randrange(1 << 30))
     account = load.account
-    with broker(place, SETTINGS) as one:
+    # A sync that was under way is not slow because the broker slept.
+    settings: Sections = {**SETTINGS, "broker": {"slow_sync_ms": 500, "sync_limit_ms": 1000}}
+    with broker(place, settings) as one:
         load.start(one.port)
         await until(lambda: account.acked_levels["flush"] >= 20, "acks")
         one.signal(signal.SIGSTOP)

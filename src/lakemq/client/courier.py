@@ -33,6 +33,7 @@ from lakemq.errors import (
     NoPartitionGroupError,
     ProducerNotFoundError,
     RoutingError,
+    ServiceUnavailableError,
     TopicNotFoundError,
     UnknownError,
     from_status,
@@ -43,8 +44,15 @@ from lakemq.wire.produce import ProduceMessageAck
 from lakemq.wire.session import AddProducer
 
 _LEVELS = {acks: level_of_qos(qos, Dialect.DOCUMENTED) for acks, qos in QOS_OF_ACKS.items()}
-# Nothing was stored, and another broker or a moment later will do.
-_PATIENT = (RoutingError, BrokerUnreachableError, NotSentError, ElectionError, InitializationError)
+# Another broker or a moment later will do, and nothing was stored; a broker that stops or starts says so itself (3).
+_PATIENT = (
+    RoutingError,
+    BrokerUnreachableError,
+    NotSentError,
+    ElectionError,
+    InitializationError,
+    ServiceUnavailableError,
+)
 _ALL = -1
 _PAUSE_MS_MIN = 20
 _NOBODY: set[int] = set()

@@ -259,7 +259,8 @@ class Journal:
     def drop_first(self) -> None:
         """Remove the oldest segment, which may not be the last."""
         assert len(self._bases) > 1, "the last segment stays"
-        self._remove(self._bases.pop(0))
+        self._remove(self._bases[0])
+        del self._bases[0]  # only now: a file that stays must not become a hole in what a start finds
 
     def close(self) -> None:
         """Give all files back, without a sync."""
