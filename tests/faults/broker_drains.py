@@ -95,6 +95,7 @@ class User:
         self.url = f"lakemq://127.0.0.1:{port}"
         self.is_over = threading.Event()
         self.is_sent = threading.Event()
+        self.is_connected = threading.Barrier(5)  # to connect is no fault's business: it may fail at once
         self.errors: list[str] = []
         self.sent: Counter[str] = Counter()
         self.received: Counter[str] = Counter()
@@ -105,8 +106,10 @@ class User:
         ]
 
     def start(self) -> None:
+        """Returns when all are connected."""
         for thread in self.threads:
             thread.start()
+        self.is_connected.wait(30)
 
     def finish(self) -> None:
         """All that was sent is received, or time is over."""
@@ -120,6 +123,7 @@ class User:
     def _guarded(self, work: Any) -> None:
         try:
             with lakemq.connect(self.url, app="user", timeout=CLIENT_TIMEOUT) as client:
+                self.is_connected.wait(30)
                 work(client)
         except Exception as error:
             self.errors.append(f"{work.__name__}: {type(error).__name__}: {error}")

@@ -12,6 +12,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -52,6 +53,8 @@ class FaultBroker(LiveBroker):
         command = super().command()
         if self.keeps_port and self.port:
             command[command.index("--port") + 1] = str(self.port)
+        if shutil.which("setpriv"):  # no broker outlives the test that started it
+            command = ["setpriv", "--pdeathsig", "KILL", *command]
         if self._files_max:  # both limits, or the broker raises the one to the other
             command = ["prlimit", f"--nofile={self._files_max}:{self._files_max}", *command]
         return command
