@@ -81,7 +81,7 @@ class OperatedWorkers(Operated):
         while time.monotonic() < end:
             if all(self._shared.seen_by(other.number) >= version for other in self._others):
                 return
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_LOOK_SECONDS)  # a thread of its own, up to the deadline
         _LOG.warning("not all workers have taken over version %d of the metadata yet", version)
 
     def _lag_or_seek(self, other: OtherWorker, action: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:

@@ -244,7 +244,7 @@ class Service:
         assert self.broker is not None
         try:
             self.broker.handle(event, self._now())
-        except Exception:
+        except Exception:  # a bug; see `_crash`
             self._crash()
 
     def _crash(self) -> None:
@@ -267,7 +267,7 @@ class Service:
         assert self.broker is not None
         try:
             self.broker.handle(TurnEnded(), self._now())
-        except Exception:
+        except Exception:  # a bug; see `_crash`
             self._crash()
         while self._dirty:
             dirty, self._dirty = self._dirty, []

@@ -194,7 +194,7 @@ class Broker:
     def _admin_asked(self, event: AdminAsked, now: Now) -> None:
         try:
             self._admin.ask(event, now)
-        except Exception as error:
+        except Exception as error:  # a bug: the operator is told, and the broker goes on
             event.answer(None, self._note_bug(f"in {event.action}", error))
 
     def _note_bug(self, where: str, error: Exception) -> UnknownError:
@@ -283,7 +283,7 @@ class Broker:
             if is_produce and connection.route is not None:
                 try:
                     stop = self._take_run(connection, frames, at, now)
-                except Exception as error:
+                except Exception as error:  # a bug: see `_frame`
                     self._tell_bug(connection, read_header(frames[at : at + _length_at(frames, at)])[0], error, now)
                     return
                 if stop > at:
@@ -329,7 +329,7 @@ class Broker:
         except LakeMQError as error:
             self.metrics.errors[code_of(error)] += 1
             send(connection, refusal(connection, header, error, now), now)
-        except Exception as error:
+        except Exception as error:  # a bug costs its peer the connection, not everybody the broker
             self._tell_bug(connection, header, error, now)
 
     def _tell_bug(self, connection: Connection, header: Header, error: Exception, now: Now) -> None:

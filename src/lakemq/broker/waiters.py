@@ -31,11 +31,11 @@ class Reply:
 
     def refusal(self, error: LakeMQError) -> Buffers:
         """What to answer if the journal does not take it."""
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of reply has its own words
 
     def tell(self) -> None:
         """Done, for a reply that goes to no connection."""
-        raise NotImplementedError
+        raise NotImplementedError  # only an operator's reply is told so
 
 
 class CommandReply(Reply):

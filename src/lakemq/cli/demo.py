@@ -196,7 +196,7 @@ class _Process:
             if self._process.poll() is not None or time.monotonic() > end:
                 text = (self._directory / "log").read_text(errors="replace")[-2000:]
                 raise CommandError(f"the broker did not start: {text}")
-            time.sleep(0.01)
+            time.sleep(0.01)  # until the ready file is there, or the deadline
         self.url = f"lakemq://127.0.0.1:{json.loads(ready_file.read_text())['port']}"
 
     def kill(self) -> None:

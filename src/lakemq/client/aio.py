@@ -359,7 +359,7 @@ class AsyncClient:
             try:
                 await handler.function(delivery)
                 delivery.ack()
-            except Exception as error:
+            except Exception as error:  # whatever the user's handler raises means: again
                 log_failure(handler, delivery, error)
                 delivery.retry()
             finally:

@@ -53,7 +53,7 @@ class AsyncSource:
         await self.close(is_clean=error is None)
 
     async def close(self, is_clean: bool = True) -> None:
-        raise NotImplementedError
+        raise NotImplementedError  # a consumer acks what it has, a reader saves its place
 
     def _check(self) -> None:
         if self._is_closed or self._driver.is_closed:

@@ -58,7 +58,7 @@ class _Source:
         self.close(is_clean=error is None)
 
     def close(self, is_clean: bool = True) -> None:
-        raise NotImplementedError
+        raise NotImplementedError  # a consumer acks what it has, a reader saves its place
 
     def _check(self) -> None:
         if self._is_closed:

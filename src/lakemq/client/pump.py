@@ -339,7 +339,7 @@ class Pump:
         for call in calls:
             try:
                 call()
-            except Exception:
+            except Exception:  # a user's callback must not end the pump
                 _LOG.exception("a callback failed")
 
     def _watch(self) -> None:

@@ -27,7 +27,7 @@ def serve(client: Consumers, handlers: Sequence[Handler[Function]], stop: thread
     def work(handler: Handler[Function]) -> None:
         try:
             _serve_one(client, handler, stop)
-        except Exception as error:
+        except Exception as error:  # told by `run` once all handlers have ended
             failures.append(error)
             stop.set()
 
@@ -51,7 +51,7 @@ def _serve_one(client: Consumers, handler: Handler[Function], stop: threading.Ev
         try:
             handler.function(delivery)
             delivery.ack()
-        except Exception as error:
+        except Exception as error:  # whatever the user's handler raises means: again
             log_failure(handler, delivery, error)
             delivery.retry()
         finally:

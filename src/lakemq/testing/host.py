@@ -344,6 +344,7 @@ class Host:
                         self._history.retained(topic.name, partition, first)
             return count
 
+        # The one broker of this run is listened in on, so that the history knows each fact when it is made.
         group.retain = retained  # type: ignore[method-assign]
         ledger.flush = flushed  # type: ignore[method-assign]
         ledger.move_acks = moved  # type: ignore[method-assign]
