@@ -156,7 +156,8 @@ import json, os, sys
 import lakemq
 from lakemq.client.errors import ForkedError
 
-mq = lakemq.connect(sys.argv[1], app="shop")
+# The buffered message must have no outcome yet when the child looks at it: it lingers longer than a slow fork takes.
+mq = lakemq.connect(sys.argv[1], app="shop", linger_ms=5000)
 mq.send("orders", b"parent before")
 pending = mq.send_soon("orders", b"parent buffered")
 consumer = mq.consumer("orders", group="g", long_poll="100ms")
@@ -166,7 +167,9 @@ if not child:
     told = {}
     try:
         told["sent"] = mq.send("orders", b"child").offset is not None
-        told["soon"] = mq.send_soon("orders", b"child soon").result(10).offset is not None
+        soon = mq.send_soon("orders", b"child soon")
+        mq.flush()
+        told["soon"] = soon.result(10).offset is not None
         for name, act in {"future": pending.result, "consumer": lambda: consumer.receive(1)}.items():
             try:
                 act()
@@ -180,6 +183,7 @@ if not child:
     os._exit(0)
 os.waitpid(child, 0)
 told = json.loads(os.read(reading, 10000))
+mq.flush()
 told["parent future"] = pending.result(10).offset is not None
 told["parent sent"] = mq.send("orders", b"parent after").offset is not None
 consumer.close()
