@@ -57,6 +57,7 @@ _LAG_FADES = 0.9995  # with each tick
 _BACKLOG = 1024
 _GOODBYE_SECONDS = 0.3  # for peers to see the end of their connections
 _OTHER_FILES = 64  # that may be open beside those of clients and of the store
+_TURN_ENDED = TurnEnded()
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,16 +264,19 @@ class Service:
 
     def _end_turn(self) -> None:
         """All that had arrived is handed in: write it with one call, then send what can be sent."""
-        self._is_turn_coming = False
-        assert self.broker is not None
+        broker = self.broker
+        assert broker is not None
         try:
-            self.broker.handle(TurnEnded(), self._now())
+            broker.handle(_TURN_ENDED, self._now())
         except Exception:  # a bug; see `_crash`
             self._crash()
         while self._dirty:
             dirty, self._dirty = self._dirty, []
             for port in dirty:
                 port.flush()
+        self._is_turn_coming = False
+        if broker.needs_turn:  # somebody held back went on meanwhile
+            self._begin_turn()
 
     def opened(self, port: SocketPort) -> None:
         """A peer is there."""

@@ -15,6 +15,7 @@ import pytest
 import lakemq
 from client.fake_server import FakeServer
 from lakemq.client.errors import BrokerUnreachableError, ClosedError
+from lakemq.client.sockets import SocketConnector
 from lakemq.errors import TopicNotFoundError
 from lakemq.wire.own import ExtendLease
 from lakemq.wire.produce import ProduceMessage
@@ -282,3 +283,55 @@ def test_where_to_go_comes_from_the_environment(server, monkeypatch):
         mq.send("orders", b"x")
     (hello,) = server.cluster.commands(AddConnection)
     assert (hello.app, hello.token) == ("env-app", "env-token")
+
+
+class Looks:
+    """An epoll that has news at the looks that are named, counted from 0."""
+
+    def __init__(self, news: set[int]) -> None:
+        self.asked: list[float | None] = []
+        self._news = news
+
+    def poll(self, timeout: float | None) -> list[tuple[int, int]]:
+        self.asked.append(timeout)
+        return [(-1, 1)] if len(self.asked) - 1 in self._news else []
+
+
+def spinning(
+    monkeypatch, news: set[int], *, cores: int = 2, spin_us: int = 60_000_000
+) -> tuple[SocketConnector, Looks]:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+    connector, looks = SocketConnector(1 << 20, spin_us), Looks(news)
+    connector.close()
+    connector._poll = looks
+    return connector, looks
+
+
+def test_after_a_fast_answer_the_next_is_looked_for_before_sleeping(monkeypatch):
+    connector, looks = spinning(monkeypatch, {0, 3})
+    connector.wait(5000)
+    connector.wait(5000)
+    assert looks.asked == [5.0, 0, 0, 0]
+
+
+def test_after_a_slow_answer_it_sleeps(monkeypatch):
+    connector, looks = spinning(monkeypatch, {0, 1}, spin_us=1)
+    monkeypatch.setattr("lakemq.client.sockets.perf_counter", iter([0.0, 1.0, 2.0, 3.0]).__next__)
+    connector.wait(5000)
+    connector.wait(None)
+    assert looks.asked == [5.0, None]
+
+
+@pytest.mark.parametrize("off", [{"cores": 1}, {"spin_us": 0}])
+def test_it_sleeps_at_once_with_a_single_core_or_when_told(monkeypatch, off):
+    connector, looks = spinning(monkeypatch, {0, 1}, **off)
+    connector.wait(5000)
+    connector.wait(5000)
+    assert looks.asked == [5.0, 5.0]
+
+
+def test_it_does_not_look_for_longer_than_it_may_wait(monkeypatch):
+    connector, looks = spinning(monkeypatch, {0})
+    connector.wait(5000)
+    connector.wait(0)
+    assert looks.asked == [5.0, 0.0]

@@ -189,7 +189,7 @@ class Broker:
     def needs_turn(self) -> bool:
         """Whether something waits for TurnEnded."""
         journal = self._group.journal
-        return journal.end_position > journal.written_position or self._waiters.has_turn
+        return not self._is_over and (journal.end_position > journal.written_position or self._waiters.has_turn)
 
     def _admin_asked(self, event: AdminAsked, now: Now) -> None:
         try:
@@ -300,7 +300,7 @@ class Broker:
         if route.metadata_version != self.ledger.metadata.version or access.is_draining or not access.is_writable:
             connection.route = None
             return at
-        if route.partition >= 0 and route.is_plain and not self._producing.is_sync_slow:
+        if route.is_plain and not self._producing.is_sync_slow:
             stop = self._producing.take_run_whole(connection, route, frames, at, now)
             if stop > at:
                 return stop

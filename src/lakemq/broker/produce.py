@@ -15,7 +15,7 @@ from lakemq.broker.config import BrokerConfig
 from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.metrics import Metrics
-from lakemq.broker.sessions import NO_PARTITION, Connection, ProduceRoute, Sessions
+from lakemq.broker.sessions import Connection, ProduceRoute, Sessions
 from lakemq.broker.waiters import Buffers, CommandReply, Reply, Waiters
 from lakemq.cluster.metadata import Topic
 from lakemq.delivery.uniq import Place, UniqKey, ids_of
@@ -44,6 +44,7 @@ except ImportError:  # no compiler when it was installed
 RUN_BYTES_MAX = 1 << 20
 _TIMEOUT_MAX_MS = 600_000
 _RESULT_PLACE = struct.Struct(">i2xq7xq")  # of a message: length, index, sendTime
+_PARTITION_IN_FIRST = 2 + 4  # behind the number of messages and the first one's length
 _NOWHERE = ProduceResult(-1, -1, -1)
 _STRONGEST_FIRST = sorted(Qos, key=lambda qos: -qos.strength)
 
@@ -131,7 +132,13 @@ class Producing:
         Returns where it got to: `at` if there was something, and nothing has happened.
         """
         group = self._group
-        index = group.room_for(route.topic_number, route.partition, len(frames) - at + HEADER_BYTES, self._ledger.term)
+        place = at + route.partition_offset
+        if place + 2 > len(frames):
+            return at
+        partition = frames[place] << 8 | frames[place + 1]
+        if partition not in route.led_partitions:  # also one that is left to us: a negative one
+            return at
+        index = group.room_for(route.topic_number, partition, len(frames) - at + HEADER_BYTES, self._ledger.term)
         if index is None:
             return at
         journal = group.journal
@@ -145,7 +152,7 @@ class Producing:
             MESSAGE_BYTES_MAX,
             route.topic_string,
             connection.port.address,
-            route.partition,
+            partition,
             index.next_index,
             self._ledger.term,
             now[0],
@@ -199,7 +206,6 @@ class Producing:
             answers = run_receipts(requests, route.topic_string, route.head, now.wall_ms, partition)
             send(connection, [answers], now)
             return
-        route.partition = partition if run.partition >= 0 else NO_PARTITION
         answers = run_acks(messages, requests, route.topic_string, route.head, now.wall_ms)
         self._waiters.park(RunReply(connection, appended[2], answers, route, requests, size, now))
 
@@ -406,6 +412,7 @@ class Producing:
             is_receive=stored[0].qos is Qos.RECEIVE,
             timeout_ms=min(timeout_ms, _TIMEOUT_MAX_MS),
             rates=rates,
+            partition_offset=REQUEST_HEADER_BYTES + prefix_bytes + _PARTITION_IN_FIRST,
             is_plain=_hot is not None and rates is None and stored[0].qos is not Qos.RECEIVE,
         )
 

@@ -11,8 +11,6 @@ from lakemq.errors import ConnectionNotFoundError
 from lakemq.names import AppName, owner_of
 from lakemq.wire.dialect import Dialect
 
-NO_PARTITION = -1
-
 
 @dataclass(slots=True)
 class ProduceRoute:
@@ -30,7 +28,7 @@ class ProduceRoute:
     is_receive: bool
     timeout_ms: int
     rates: "AppRates | None"
-    partition: int = NO_PARTITION  # that the last run named
+    partition_offset: int  # of the first message's partition, from where the request begins
     is_plain: bool = False  # acked when stored, without limits: see Producing.take_run_whole
 
 

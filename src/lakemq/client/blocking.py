@@ -88,7 +88,7 @@ def connect(
         if server.is_embedded:
             connector = embedded("connector", server.directory)
         else:
-            connector = SocketConnector(config.frame_bytes_max)
+            connector = SocketConnector(config.frame_bytes_max, config.spin_us)
     client = Client(config, server.addresses, connector, clock or SystemClock(), outbox, chance)
     try:
         client.reach()

@@ -45,6 +45,7 @@ class Settings(TypedDict, total=False):
     compress_bytes_min: int
     frame_bytes_max: int
     watcher: bool
+    spin_us: int
     admin_url: str
     admin_token: str
 
@@ -86,6 +87,8 @@ class ClientConfig:
     # Of the blocking client: whether it may have a thread that sends batches when they are due and extends leases.
     # False: both happen only while a thread of the user's is in a call.
     watcher: bool = True
+    # Of the blocking client: looks for an answer this long before it sleeps, while answers come that fast; 0: never.
+    spin_us: int = 300
     admin_url: str = ""
     admin_token: str = ""
 
@@ -96,6 +99,8 @@ class ClientConfig:
         for name in ("tries", "batch_bytes", "batch_count", "buffer_bytes", "buffer_count", "in_flight_max"):
             if getattr(self, name) < 1:
                 raise BadParameterError(f"{name} must be at least 1")
+        if self.spin_us < 0:
+            raise BadParameterError("spin_us must be at least 0")
         if self.batch_count > 32767:
             raise BadParameterError("batch_count: a batch holds at most 32767 messages")
 
