@@ -929,7 +929,7 @@ def uniq_ids_forgotten_by_a_restart(patch: Patch) -> None:
 
 
 def uniq_ids_missing_in_snapshots(patch: Patch) -> None:
-    patch.setattr(UniqIds, "pack", lambda self: b"")
+    patch.setattr(UniqIds, "pack", lambda self, kept: b"")
 
 
 def uniq_id_of_a_refused_message_remembered(patch: Patch) -> None:

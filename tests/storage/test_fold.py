@@ -46,7 +46,7 @@ class Witness:
         self.restored_count += 1
         self.told = literal_eval(snapshot.decode()) if snapshot else []
 
-    def apply(self, header, payload):
+    def apply(self, header, payload, position):
         self.tell(header.type, header.topic, header.first_index, payload)
 
     def tell(self, *fact):

@@ -16,7 +16,7 @@ from lakemq.errors import LakeMQError
 from lakemq.message import BatchMessage, Message
 from lakemq.storage import files
 from lakemq.storage.fold import part_of
-from lakemq.storage.journal_record import RecordType
+from lakemq.storage.journal_record import MESSAGE_RECORDS, RecordType, note_bytes
 from lakemq.storage.survey import Survey, records, survey
 from lakemq.storage.walk import Found
 from lakemq.world.disk import RealDisk
@@ -51,7 +51,7 @@ def show_dump(
             return
         shown += 1
         typer.echo(_record_line(found))
-        if bodies and header.type == RecordType.MESSAGES:
+        if bodies and header.type in MESSAGE_RECORDS:
             for line in _message_lines(found):
                 typer.echo(line)
     if shown == 0:
@@ -148,7 +148,7 @@ def _record_line(found: Found) -> str:
     line = (
         f"{found.position:>14}  {kind:<12} {header.length:>8} bytes  term {header.term}  {_time(header.store_time_ms)}"
     )
-    if header.type == RecordType.MESSAGES:
+    if header.type in MESSAGE_RECORDS:
         last = header.first_index + header.index_count - 1
         line += f"  topic {header.topic} partition {header.partition}  index {header.first_index} to {last}"
     elif header.type == RecordType.SNAPSHOT:
@@ -159,7 +159,7 @@ def _record_line(found: Found) -> str:
 
 def _message_lines(found: Found) -> Iterator[str]:
     try:
-        for value in envelope.unpack_all(found.payload):
+        for value in envelope.unpack_all(found.payload[note_bytes(found.header.type, found.payload) :]):
             for message in value.messages() if isinstance(value, BatchMessage) else [value]:
                 yield _message_line(message)
     except LakeMQError as error:

@@ -50,12 +50,12 @@ class AckIndexes:
         before.reverse()
         return before
 
-    def pack(self, subscriptions: Container[int]) -> bytes:
-        """The rows of these; others are gone, and their numbers never come again."""
+    def pack(self, kept: Container[int]) -> bytes:
+        """The rows of these subscriptions; others are gone, and their numbers never come again."""
         return pack_rows(
             AckRow(subscription, partition, index)
             for subscription, indexes in self._indexes.items()
-            if subscription in subscriptions
+            if subscription in kept
             for partition, index in indexes.items()
         )
 

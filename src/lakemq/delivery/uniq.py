@@ -54,7 +54,7 @@ class UniqIds:
         for app, uniq_id, partition, index in ids_of(messages):
             self.add((topic, app, uniq_id), Place(partition, index, end_position))
 
-    def pack(self) -> bytes:
+    def pack(self, kept: object = None) -> bytes:
         """All of them."""
         rows = [[*key, place.partition, place.first_index] for key, place in self._places.items()]
         return json.dumps(rows, separators=(",", ":")).encode() if rows else b""

@@ -32,8 +32,11 @@ class Fold(Protocol):
         """Replace all state by that of a snapshot; b"": nothing has happened yet."""
         ...
 
-    def apply(self, header: RecordHeader, payload: memoryview) -> None:
-        """One record, in the order of the journal; of all types but TABLE and SNAPSHOT. Copy what is to be kept."""
+    def apply(self, header: RecordHeader, payload: memoryview, position: int) -> None:
+        """One record, in the order of the journal; of all types but TABLE and SNAPSHOT. Copy what is to be kept.
+
+        `position` is where the record begins.
+        """
         ...
 
     def snapshot(self) -> bytes:
@@ -45,7 +48,7 @@ class _NoFold:
     def restore(self, snapshot: bytes) -> None:
         pass
 
-    def apply(self, header: RecordHeader, payload: memoryview) -> None:
+    def apply(self, header: RecordHeader, payload: memoryview, position: int) -> None:
         pass
 
     def snapshot(self) -> bytes:
@@ -141,7 +144,7 @@ class Refolding:
             self._add_part(found.payload)
         else:
             self._leave_head()
-            self._fold.apply(found.header, found.payload)
+            self._fold.apply(found.header, found.payload, found.position)
 
     def note_damage(self, damage: DamagedRange) -> None:
         """Facts may be lost there, unless the fold has them already."""

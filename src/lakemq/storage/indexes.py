@@ -9,7 +9,7 @@ from lakemq.storage.config import StorageConfig
 from lakemq.storage.index import IndexDamagedError, PartitionIndex, make_entries
 from lakemq.storage.index_files import IndexFileCache
 from lakemq.storage.journal import Journal
-from lakemq.storage.journal_record import HEADER_BYTES, RecordType
+from lakemq.storage.journal_record import HEADER_BYTES, MESSAGE_RECORDS, note_bytes
 from lakemq.storage.tables import DamagedRange, PartitionRow
 from lakemq.storage.walk import Found, Walk, first_indexes_of
 
@@ -184,7 +184,7 @@ class Indexes:
         key = index.topic, index.partition
         for found in self.records(self._journal.first_position, self._journal.written_position):
             header = found.header
-            if header.type == RecordType.MESSAGES and (header.topic, header.partition) == key:
+            if header.type in MESSAGE_RECORDS and (header.topic, header.partition) == key:
                 index.add(entries_of(found), header.first_index + header.index_count)
                 if index.pending_bytes > self._config.index_pending_bytes_max:
                     index.flush(self._journal.synced_position)
@@ -194,12 +194,13 @@ class Indexes:
 def entries_of(found: Found) -> bytes:
     """The index entries of a record of messages."""
     header = found.header
+    start = note_bytes(header.type, found.payload)
     return make_entries(
         found.payload,
-        0,
+        start,
         header.message_count,
-        found.position + HEADER_BYTES,
-        HEADER_BYTES,
+        found.position + HEADER_BYTES + start,
+        HEADER_BYTES + start,
         header.length,
         header.store_time_ms,
     )

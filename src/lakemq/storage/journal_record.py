@@ -29,6 +29,7 @@ NO_ADDRESS = bytes(16)
 # synced position, client address, payload CRC
 _HEADER = struct.Struct(">IIBBhiiiqiqq16sI")
 _CRC = struct.Struct(">I")
+_NOTE = struct.Struct(">I")
 _POSITION = struct.Struct(">q")
 # Of a header: length, partition, topic, first index, index count, store time, client address
 _FACTS = struct.Struct(">I6xh4xi4xqiq8x16s")
@@ -37,7 +38,7 @@ _CRC_OFFSET = _HEADER.size
 
 
 class RecordType(IntEnum):
-    """What a payload is. The engine reads MESSAGES, TABLE and SNAPSHOT; the others are its users'."""
+    """What a payload is. The engine reads MESSAGES, NOTED, TABLE and SNAPSHOT; the others are its users'."""
 
     MESSAGES = 1
     TABLE = 2  # at the head of each segment: how far every partition and term had come
@@ -49,6 +50,9 @@ class RecordType(IntEnum):
     TRANSACTION = 8
     POLICY = 9
     SNAPSHOT = 10  # behind the table of a segment: a part of what its users made of all before it
+    NOTED = 11  # messages, behind a note of the engine's users: where they come from
+    SETTLE = 12  # what became of messages that were lent: acked out of order, to be tried again, dead
+    KEPT = 13  # a message that something refers to, written again because its segment had to go
 
 
 class RecordHeader(NamedTuple):
@@ -66,6 +70,24 @@ class RecordHeader(NamedTuple):
     synced_position: int
     client_address: bytes
     payload_crc: int
+
+
+MESSAGE_RECORDS = frozenset((RecordType.MESSAGES, RecordType.NOTED))
+
+
+def with_note(note: bytes, messages: Buffer) -> bytearray:
+    """The payload of a NOTED record."""
+    return bytearray().join((_NOTE.pack(len(note)), note, messages))
+
+
+def note_bytes(kind: int, payload: Buffer) -> int:
+    """How many bytes stand before the messages of a record."""
+    return _NOTE.size + _NOTE.unpack_from(payload)[0] if kind == RecordType.NOTED else 0
+
+
+def note_of(payload: Buffer) -> memoryview:
+    """The note of a NOTED record."""
+    return memoryview(payload)[_NOTE.size : note_bytes(RecordType.NOTED, payload)]
 
 
 def pack_header(header: RecordHeader, position: int) -> bytes:

@@ -1,4 +1,4 @@
-"""A MESSAGES record made in one go: its messages stamped, their index entries, its header with both checksums.
+"""A record of messages made in one go: its messages stamped, their index entries, its header with both checksums.
 
 The compiled twin in `_hot.c` is used where it could be built; what is written here is the definition.
 """
@@ -6,7 +6,7 @@ The compiled twin in `_hot.c` is used where it could be built; what is written h
 from lakemq.checksum import crc32
 from lakemq.record import Buffer, stamp
 from lakemq.storage.index import make_entries
-from lakemq.storage.journal_record import HEADER_BYTES, RecordHeader, RecordType, pack_header
+from lakemq.storage.journal_record import HEADER_BYTES, RecordHeader, RecordType, note_bytes, pack_header
 
 try:
     import lakemq._hot as _hot
@@ -30,12 +30,70 @@ def make_record_python(
 
     `position` is where the record will be in the journal, `synced_position` how much of that is synced by now.
     """
-    length = HEADER_BYTES + len(messages)
-    next_index = stamp(messages, 0, count, partition, first_index, term, now_ms)
-    entries = make_entries(messages, 0, count, position + HEADER_BYTES, HEADER_BYTES, length, now_ms)
+    return _make(
+        RecordType.MESSAGES,
+        messages,
+        count,
+        partition,
+        first_index,
+        term,
+        now_ms,
+        topic,
+        position,
+        synced_position,
+        client_address,
+    )
+
+
+def make_noted_record(
+    payload: Buffer,
+    count: int,
+    partition: int,
+    first_index: int,
+    term: int,
+    now_ms: int,
+    topic: int,
+    position: int,
+    synced_position: int,
+    client_address: bytes,
+) -> tuple[bytes, bytes, int]:
+    """The same for messages behind a note (`journal_record.with_note`)."""
+    return _make(
+        RecordType.NOTED,
+        payload,
+        count,
+        partition,
+        first_index,
+        term,
+        now_ms,
+        topic,
+        position,
+        synced_position,
+        client_address,
+    )
+
+
+def _make(
+    kind: RecordType,
+    payload: Buffer,
+    count: int,
+    partition: int,
+    first_index: int,
+    term: int,
+    now_ms: int,
+    topic: int,
+    position: int,
+    synced_position: int,
+    client_address: bytes,
+) -> tuple[bytes, bytes, int]:
+    length = HEADER_BYTES + len(payload)
+    start = note_bytes(kind, payload)
+    next_index = stamp(payload, start, count, partition, first_index, term, now_ms)
+    offset = HEADER_BYTES + start
+    entries = make_entries(payload, start, count, position + offset, offset, length, now_ms)
     header = RecordHeader(
         length,
-        RecordType.MESSAGES,
+        kind,
         partition,
         term,
         topic,
@@ -45,7 +103,7 @@ def make_record_python(
         now_ms,
         synced_position,
         client_address,
-        crc32(messages),
+        crc32(payload),
     )
     return pack_header(header, position), entries, next_index
 

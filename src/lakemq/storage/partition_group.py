@@ -34,19 +34,23 @@ from lakemq.storage.indexes import Indexes, Key
 from lakemq.storage.journal import Journal, SyncTicket
 from lakemq.storage.journal_record import (
     HEADER_BYTES,
+    MESSAGE_RECORDS,
     NO_ADDRESS,
     RecordHeader,
     RecordType,
+    is_payload_whole,
     pack_header,
     unpack_header,
+    with_note,
 )
-from lakemq.storage.message_record import make_record
+from lakemq.storage.message_record import make_noted_record, make_record
 from lakemq.storage.retention import RetentionPolicy, SegmentFacts, count_droppable
 from lakemq.storage.tables import Checkpoint, DamagedRange, Folded, Tables, TermRow
 from lakemq.storage.walk import Found
 
 MESSAGE_COUNT_MAX = 32767  # of one append: as many as an array of the wire holds
 _NEVER_MS = 1 << 62
+_OWN_RECORDS = MESSAGE_RECORDS | {RecordType.TABLE, RecordType.SNAPSHOT}
 
 
 class Appended(NamedTuple):
@@ -173,11 +177,16 @@ class PartitionGroup:
         term: int,
         now_ms: int,
         client_address: bytes = NO_ADDRESS,
+        note: bytes | None = None,
     ) -> Appended:
         """Give scanned messages their indexes, in place, and put them at the journal's end; `flush` writes them.
 
-        The bytes must not change until then. Refused with an error, nothing has happened.
+        The bytes must not change until then. Refused with an error, nothing has happened. With a note the record is a
+        NOTED one, and the bytes are copied.
         """
+        make = make_record
+        if note is not None:
+            messages, make = with_note(note, messages), make_noted_record
         length = HEADER_BYTES + len(messages)
         if message_count > MESSAGE_COUNT_MAX:
             raise BadParameterError(f"{message_count} messages in one append; {MESSAGE_COUNT_MAX} are allowed")
@@ -189,7 +198,7 @@ class PartitionGroup:
             self._undo[key] = _Undo(index, index.pending_bytes, first)
         journal = self._journal
         position = journal.end_position
-        header, entries, next_index = make_record(
+        header, entries, next_index = make(
             messages,
             message_count,
             partition,
@@ -255,7 +264,7 @@ class PartitionGroup:
         It may use the room that messages leave in a segment (`control_reserve_bytes`): facts go on for a while when a
         full disk takes no messages any more.
         """
-        assert kind not in (RecordType.MESSAGES, RecordType.TABLE, RecordType.SNAPSHOT), "these are the engine's own"
+        assert kind not in _OWN_RECORDS, "these are the engine's own"
         length = HEADER_BYTES + len(payload)
         self._check_append(term, length, now_ms, is_control=True)
         return self._put(payload, kind, term, now_ms, topic=topic, partition=partition) + length
@@ -340,6 +349,17 @@ class PartitionGroup:
             return []
         end_index = min(index + index_count, visible)
         return self._indexes.mended(found, lambda: fetch(self._journal, found, index, end_index, bytes_max))
+
+    def read_record(self, position: int) -> tuple[RecordHeader, memoryview]:
+        """The written record that begins there, with its payload; ReadError if there is no whole one."""
+        head = self._journal.read(position, HEADER_BYTES)
+        header = unpack_header(head, 0, position)
+        if header is None:
+            raise ReadError(f"no record begins at position {position}")
+        data = self._journal.read(position, header.length)
+        if not is_payload_whole(header, data, 0):
+            raise ReadError(f"the record at position {position} is damaged")
+        return header, memoryview(data)[HEADER_BYTES:]
 
     def records(self, position: int, end_position: int) -> Iterator[Found]:
         """Every whole record between two positions where records begin, damaged parts left out."""

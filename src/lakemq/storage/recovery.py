@@ -20,6 +20,7 @@ from lakemq.storage.indexes import entries_of
 from lakemq.storage.journal import NO_ROOM, Journal
 from lakemq.storage.journal_record import (
     HEADER_BYTES,
+    MESSAGE_RECORDS,
     SURVIVES_BAD_SECTORS,
     RecordHeader,
     RecordType,
@@ -293,7 +294,7 @@ class _Recovery:
     def _make_again(self, unsound: dict[tuple[int, int], int], end: int) -> None:
         def add(found: Found) -> None:
             key = found.header.topic, found.header.partition
-            if found.header.type == RecordType.MESSAGES and key in unsound:
+            if found.header.type in MESSAGE_RECORDS and key in unsound:
                 self._add_messages(self._indexes[key], found)
 
         self._walk(self._segments[0].base, end, end, None, add)
@@ -340,7 +341,7 @@ class _Recovery:
         """Whether a whole record can follow on those before it."""
         if header.synced_position > position or (self._terms and header.term < self._terms[-1].term):
             return False
-        if header.type != RecordType.MESSAGES:
+        if header.type not in MESSAGE_RECORDS:
             return True
         index = self._indexes.get((header.topic, header.partition))
         expected = index.next_index if index is not None else 0
@@ -357,7 +358,7 @@ class _Recovery:
             self._read_table(found)
         if not self._terms or header.term > self._terms[-1].term:
             self._terms.append(TermRow(header.term, found.position))
-        if header.type == RecordType.MESSAGES:
+        if header.type in MESSAGE_RECORDS:
             key = header.topic, header.partition
             self._add_messages(self._indexes.get(key) or self._index(*key), found)
 
@@ -414,7 +415,7 @@ class _Recovery:
             header = unpack_header(segment.file.read_at(position - segment.base, HEADER_BYTES), 0, position)
             if header is None:
                 return
-            if header.type == RecordType.MESSAGES:
+            if header.type in MESSAGE_RECORDS:
                 self._skip_to((header.topic, header.partition), header.first_index + header.index_count)
             position += header.length
 

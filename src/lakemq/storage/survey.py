@@ -11,7 +11,7 @@ from lakemq.storage import files
 from lakemq.storage.disk import Disk
 from lakemq.storage.index import ENTRY_BYTES, IndexDamagedError, unpack_entry
 from lakemq.storage.indexes import Key, entries_of
-from lakemq.storage.journal_record import RecordType
+from lakemq.storage.journal_record import MESSAGE_RECORDS, RecordType
 from lakemq.storage.state_file import read_copy, read_state
 from lakemq.storage.tables import Checkpoint, DamagedRange, Tables
 from lakemq.storage.walk import Found, Segment, Walk, read_what_can_be
@@ -206,7 +206,7 @@ class _Surveyor:
             self._say(f"position {found.position}", f"term {header.term} after term {self._survey.terms[-1][0]}")
         if header.type == RecordType.TABLE:
             self._add_table(found)
-        elif header.type == RecordType.MESSAGES:
+        elif header.type in MESSAGE_RECORDS:
             self._add_messages(found)
 
     def _add_table(self, found: Found) -> None:

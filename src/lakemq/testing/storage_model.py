@@ -61,7 +61,7 @@ class TallyFold:
         self.record_count, self.crc, size = _TALLY.unpack_from(snapshot) if snapshot else (0, 0, 0)
         _expect(snapshot == self._pack(size), f"a snapshot of {len(snapshot)} bytes that was never made")
 
-    def apply(self, header: RecordHeader, payload: memoryview) -> None:
+    def apply(self, header: RecordHeader, payload: memoryview, position: int) -> None:
         """As `Fold` says."""
         self.applied_count += 1
         self._count(header.type, (header.topic, header.partition), header.first_index, payload)
