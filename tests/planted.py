@@ -19,16 +19,18 @@ import pytest
 from faults.bit_flips import Flips
 from fix_disk import get, put
 from fix_storage import TINY, A, B, Engine, segment_path
-from lakemq.broker import acks, answers, produce
+from lakemq.broker import answers, produce
 from lakemq.broker.acks import Acking
 from lakemq.broker.consume import Consuming
 from lakemq.broker.core import Broker
 from lakemq.broker.ledger import Ledger
+from lakemq.broker.lending import Lender
 from lakemq.broker.produce import Producing
+from lakemq.broker.settling import Settling
 from lakemq.broker.waiters import Waiters
 from lakemq.checksum import crc32
 from lakemq.delivery.ack_index import AckIndexes
-from lakemq.delivery.owners import Owners
+from lakemq.delivery.loans import Loans
 from lakemq.delivery.uniq import UniqIds
 from lakemq.errors import NotLeaderError, WriteError
 from lakemq.storage import directory, fetch, index, journal, journal_record, partition_group, recovery, state_file, walk
@@ -842,42 +844,47 @@ def state_not_taken_back_with_the_turn(patch: Patch) -> None:
 
 
 def lease_kept_when_its_connection_closes(patch: Patch) -> None:
-    patch.setattr(Owners, "release_all", lambda self, consumer: False)
+    patch.setattr(Loans, "release_all", lambda self, consumer: False)
 
 
 def expired_lease_never_returned(patch: Patch) -> None:
-    patch.setattr(Owners, "release_expired", lambda self, now_ms: [])
+    patch.setattr(Loans, "take_expired", lambda self, now_ms: [])
 
 
 def partition_lent_twice(patch: Patch) -> None:
-    def offer(self, partition):
-        self._ready[partition] = None
+    next_run = Loans.next_run
 
-    def lend(self, partition, lease):
-        self._ready.pop(partition, None)
-        self._leases[partition] = lease
-        for held in self._held.values():
-            held.pop(partition, None)
-        self._held.setdefault(lease.consumer, {})[partition] = None
-        self._note_end(lease.end_ms, partition)
+    def from_the_ack_index(self, partition, ack_index, beyond):
+        first, stop = next_run(self, partition, ack_index, beyond)
+        return (ack_index, stop) if self.leases(partition) else (first, stop)
 
-    patch.setattr(Owners, "offer", offer)
-    patch.setattr(Owners, "lend", lend)
+    lend = Loans.lend
+
+    def lend_and_offer(self, lease):
+        lend(self, lease)
+        self.offer(lease.partition)
+
+    patch.setattr(Loans, "next_run", from_the_ack_index)
+    patch.setattr(Loans, "lend", lend_and_offer)
+    patch.setattr(Lender, "_leases_max", lambda self, policy: 1000)
 
 
 def ack_index_jumps_over_a_gap(patch: Patch) -> None:
-    patch.setattr(acks, "_run_of", lambda said: (0, max(one.index for one in said.acks)))
+    settle = AckIndexes.settle
+    patch.setattr(
+        AckIndexes, "settle", lambda self, number, partition, first, after: settle(self, number, partition, 0, after)
+    )
 
 
 def ack_of_what_was_never_handed_out(patch: Patch) -> None:
-    commit_ack = Acking.commit_ack
+    commit_ack = Settling.commit_ack
 
     def take_it(self, *arguments):
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(PartitionGroup, "visible_index", lambda self, topic, partition: 1 << 60)
             commit_ack(self, *arguments)
 
-    patch.setattr(Acking, "commit_ack", take_it)
+    patch.setattr(Settling, "commit_ack", take_it)
 
 
 def long_polls_not_woken(patch: Patch) -> None:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from lakemq.client.blocking import Client, connect
     from lakemq.client.consuming import Consumer, Reader
     from lakemq.client.delivery import Delivery
+    from lakemq.client.handlers import Settle
     from lakemq.client.outgoing import Message
     from lakemq.client.receipt import Receipt, SendReport
     from lakemq.errors import LakeMQError
@@ -25,6 +26,7 @@ __all__ = [
     "Reader",
     "Receipt",
     "SendReport",
+    "Settle",
     "__version__",
     "aio",
     "connect",
@@ -40,6 +42,7 @@ _HOMES = {
     "Reader": "lakemq.client.consuming",
     "Receipt": "lakemq.client.receipt",
     "SendReport": "lakemq.client.receipt",
+    "Settle": "lakemq.client.handlers",
     "connect": "lakemq.client.blocking",
 }
 

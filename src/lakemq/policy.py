@@ -1,6 +1,12 @@
 """Producer and consumer policies as values: what an operator allows and wants of an app on a topic."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def _own(default: Any) -> Any:
+    """A field that clients are not told of."""
+    return field(default=default, metadata={"on_wire": False})
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +20,7 @@ class ProducerPolicy:
     weights: tuple[tuple[str, int], ...] = ()
     black_list: tuple[str, ...] = ()
     timeout_ms: int = 2000
+    parks_over_rate: bool = _own(False)  # what is over the app's rate becomes a dead letter instead of being refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +41,9 @@ class ConsumerPolicy:
     error_times: int = 3
     partitions_max: int = 0x7FFFFFFF
     retry_read_probability: int = 20
+    retry_times: int = _own(16)  # attempts in all; after the last a message is a dead letter
+    retry_schedule: str = _own("power")  # first · factor^(k-1) after the k-th failure, or RocketMQ's "levels"
+    retry_first_ms: int = _own(1000)
+    retry_factor: int = _own(3)
+    retry_delay_max_ms: int = _own(3_600_000)
+    filter: str = _own("")  # which messages it wants (delivery/filters.py); empty: all

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from lakemq.broker.config import BrokerConfig
 from lakemq.broker.limits import BrokerLimits
-from lakemq.delivery.ack_index import unpack_rows
 from lakemq.embedded import Engine
 from lakemq.envelope import pack, unpack_all
 from lakemq.message import BatchItem, BatchMessage, Message, Qos
@@ -152,8 +151,9 @@ class BrokerLife:
         kept = {one.number for one in state.metadata.subscriptions.values()}
         return (
             state.metadata,
-            sorted(row for row in unpack_rows(state.acks.pack(kept)) if row.ack_index),
+            sorted(row for row in state.acks.rows() if row.ack_index and row.subscription in kept),
             state.uniq_ids.pack(),
+            *(part.pack(kept) for part in (state.retries, state.dead_letters, state.setbacks)),
             {key: group.next_index(*key) for key in group.partitions()},
         )
 

@@ -353,7 +353,7 @@ def test_many_partitions_and_topics_together_carry_no_more_bytes_than_one(dialec
     assert 0 < sum(len(one.messages) for one in answer.body.topics) < 10_000
     left = sum(one.messages.count == 0 for one in answer.body.topics)
     assert left
-    assert life.broker.consuming.lending(*subscription_of(life)).owners.lent_count < 4, "what is not sent is not lent"
+    assert life.broker.consuming.lending(*subscription_of(life)).loans.lent_count < 4, "what is not sent is not lent"
 
 
 def subscription_of(life, topic="orders", app="shop"):
@@ -580,7 +580,8 @@ def test_partitions_of_one_request_fare_each_on_its_own(dialect):
     ]
     answer = peer.ask(CommitAck((TopicAcks("orders", tuple(acks)), TopicAcks("none", (acks[0],))), "shop"))
     found = [(one.topic, [(each.partition, each.code) for each in one.partitions]) for one in answer.body.topics]
-    assert found == [("orders", [(0, 0), (1, 140), (2, 184), (9, 187), (2, 0)]), ("none", [(0, 189)])]
+    gap = 140 if dialect is JOYQUEUE else 184  # JoyQueue's wants a run, and looks at that first
+    assert found == [("orders", [(0, 0), (1, gap), (2, 184), (9, 187), (2, 0)]), ("none", [(0, 189)])]
     assert [life.ack_index(partition=partition) for partition in range(3)] == [2, 0, 0]
 
 

@@ -297,8 +297,9 @@ refused_block(6, "an unknown compression", lambda: with_fields(system_code=0x015
 refused_block(6, "a batch of none", lambda: with_fields(system_code=0x1100, flag=0))
 refused_block(6, "a message above 4 MiB", lambda: with_fields(body=bytes(MESSAGE_BYTES_MAX), body_crc=0), storage=ROOMY)
 refused_block(6, "more than a record holds", lambda: block_of(bytes(SMALL.record_bytes_max)))
-refused_block(6, "a delay by time", lambda: block_of(b"x", attributes={"DELIVER_AT": "1"}))
-refused_block(6, "a delay by level", lambda: block_of(b"x", attributes={"DELAY_LEVEL": "1"}))
+refused_block(6, "a delay beyond the maximum", lambda: block_of(b"x", attributes={"DELIVER_AT": str(1 << 60)}))
+refused_block(6, "a delay that is no time", lambda: block_of(b"x", attributes={"DELIVER_AT": "soon"}))
+refused_block(6, "a level of delay that is none", lambda: block_of(b"x", attributes={"DELAY_LEVEL": "19"}))
 refused_block(8, "a body that is not what its CRC says", lambda: with_fields(body_crc=zlib.crc32(b"another")))
 refused_block(107, "a businessId that is not UTF-8", lambda: with_fields(business_id=b"\xff"))
 refused_block(107, "attributes that are not UTF-8", lambda: with_fields(attributes=b"\xff"))
@@ -661,7 +662,7 @@ def _(life, dialect):
     yield peer.fetch()
 
 
-@case(140, "acks that are not one run")
+@case(140, "acks that are not one run", only=JOYQUEUE)
 def _(life, dialect):
     peer = lent(life, dialect)
     yield
@@ -669,11 +670,36 @@ def _(life, dialect):
     yield peer.ack([1, 1])
 
 
-@case(140, "acks behind one that is missing", only=DOCUMENTED)
+@case(140, "an index named twice")
 def _(life, dialect):
     peer = lent(life, dialect)
     yield
+    assert peer.ack([0, 0, 1]) == 140
+    yield peer.ack([1, 1])
+
+
+@case(140, "acks of what is lent to somebody else", only=DOCUMENTED)
+def _(life, dialect):
+    lent(life, dialect)
+    other = life.peer(dialect=dialect).consumes()
+    yield
+    yield other.ack([1, 2])
+
+
+@case(140, "acks of what was never lent", only=DOCUMENTED)
+def _(life, dialect):
+    peer = life.peer(dialect=dialect).consumes()
+    peer.produce(b"0", b"1", b"2")
+    yield
     yield peer.ack([1, 2])
+
+
+@case(140, "acks of a retry that never was")
+def _(life, dialect):
+    peer = lent(life, dialect)
+    yield
+    assert peer.ack([0], partition=32767) == 140
+    yield peer.ack([7], partition=32767)
 
 
 @case(140, "extending what is not lent", only=DOCUMENTED)
@@ -851,11 +877,10 @@ def _(life, dialect):
     yield peer.produce(b"x")[0]
 
 
-@case(240, "a failed message, where there are no retries")
+@case(240, "a failed message, where no more retries are taken", retries_max=2)
 def _(life, dialect):
     peer = lent(life, dialect)
     yield
-    assert peer.ack([0], partition=32767) == 240
     yield peer.ack([0, 1, 2], kind=2)
     assert peer.fetch() == [b"0", b"1", b"2"], "they come again"
 

@@ -1,15 +1,16 @@
 """A scripted cluster inside the test: speaks the wire's codec, stores in lists, fails when told to.
 
-Small on purpose: metadata, produce with UNIQ_ID, fetch with leases and long polls, acks, ranges. `fail`, `swallow` and
-`drop` plan what happens to the next requests of a kind.
+Small on purpose: metadata, produce with UNIQ_ID and DELIVER_AT, fetch with leases and long polls, acks, retries, dead
+letters, ranges. `fail`, `swallow` and `drop` plan what happens to the next requests of a kind.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lakemq.attributes import decode_attributes
 from lakemq.client.address import Address
+from lakemq.envelope import pack, unpack
 from lakemq.errors import AckError, AuthenticationError, LakeMQError, NotLeaderError, TopicNotFoundError
-from lakemq.message import AckType
+from lakemq.message import AckType, BatchMessage
 from lakemq.policy import ConsumerPolicy, ProducerPolicy
 from lakemq.record import read_fields, scan, stamp
 from lakemq.wire import consume, metadata, own, produce, session
@@ -51,6 +52,19 @@ class Partition:
                 found.append(data)
                 left -= first + size - max(first, index)
         return found
+
+
+@dataclass
+class Retry:
+    """A message that comes again."""
+
+    id: int
+    topic: str
+    app: str
+    message: object
+    attempt: int
+    due_ms: int
+    connection: object = None  # whom it is lent to
 
 
 @dataclass
@@ -101,6 +115,14 @@ class FakeCluster:
         self.parked = []  # (connection, header, command, due)
         self.uniq = {}
         self.retried = []  # (topic, app, partition, index)
+        self.retries = []
+        self.dead = []  # (body, reason, attempts)
+        self.filters = {}  # (topic, app) → text
+        self.refusals = {}  # body → codes with which SETTLE refuses it, one after the other
+        self.delayed = []  # (due, topic, body)
+        self.retry_ms = 1000
+        self.notification = ""  # said at ADD_CONNECTION
+        self._settled = {}
         self._plans = []
         self._handlers = {
             session.AddConnection: self._add_connection,
@@ -119,6 +141,8 @@ class FakeCluster:
             consume.FetchPartitionMessage: self._fetch_partition,
             own.FetchRange: self._fetch_range,
             own.ExtendLease: self._extend,
+            own.Settle: self._settle,
+            own.SetFilter: self._set_filter,
         }
 
     # --- plans -----------------------------------------------------------------------------------------------------
@@ -160,9 +184,6 @@ class FakeCluster:
 
     def stored(self, topic="orders"):
         """Bodies by partition, batches opened."""
-        from lakemq.envelope import unpack
-        from lakemq.message import BatchMessage
-
         bodies = []
         for partition in self.topics[topic]:
             here = []
@@ -193,6 +214,8 @@ class FakeCluster:
         self.parked = [one for one in self.parked if one[0] is not connection]
         for key in [key for key, lease in self.leases.items() if lease.connection is connection]:
             del self.leases[key]
+        for one in self.retries:
+            one.connection = None if one.connection is connection else one.connection
         self.tick()
 
     def handle(self, connection, frame):
@@ -219,6 +242,7 @@ class FakeCluster:
 
     def next_ms(self):
         due = [one[3] for one in self.parked] + [lease.end_ms for lease in self.leases.values()]
+        due += [one.due_ms for one in self.retries if one.due_ms > self.clock.now_ms]
         return min(due, default=None)
 
     def tick(self):
@@ -251,7 +275,7 @@ class FakeCluster:
         if command.token != self.token:
             raise AuthenticationError("no")
         connection.app = command.app
-        return session.AddConnectionAck("id", "")
+        return session.AddConnectionAck("id", self.notification)
 
     def _fetch_cluster(self, connection, command):
         topics = []
@@ -280,9 +304,13 @@ class FakeCluster:
         results, at = [], 0
         while at < len(data):
             fields, end = read_fields(data, at)
-            uniq = decode_attributes(fields.attributes).get("UNIQ_ID")
+            attributes = decode_attributes(fields.attributes)
+            uniq = attributes.get("UNIQ_ID")
             if uniq is not None and uniq in self.uniq:
                 place = self.uniq[uniq]
+            elif int(attributes.get("DELIVER_AT", 0)) > self.clock.wall_ms():
+                self.delayed.append((int(attributes["DELIVER_AT"]), wish.topic, fields.body))
+                place = found.partition, -1
             else:
                 count = fields.flag if fields.system_code & 0x1000 else 1
                 one = data[at:end]
@@ -299,6 +327,17 @@ class FakeCluster:
 
     def _lend(self, connection, command):
         (wish,) = command.topics
+        again = [
+            one
+            for one in self.retries
+            if (one.topic, one.app) == (wish.topic, command.app)
+            and one.due_ms <= self.clock.now_ms
+            and one.connection is None
+        ]
+        if again:
+            for one in again:
+                one.connection = connection
+            return MessageBlock(len(again), (b"".join(pack(one.message) for one in again),))
         for number, partition in enumerate(self.topics.get(wish.topic, ())):
             key = wish.topic, command.app, number
             index = self.acks.get(key, 0)
@@ -325,15 +364,82 @@ class FakeCluster:
     def _ack(self, connection, topic, app, said):
         key = topic, app, said.partition
         indexes = [one.index for one in said.acks]
+        if said.partition == consume.RETRY_PARTITION:
+            for one in said.acks:
+                outcome = own.SettleOutcome.DONE if one.type == AckType.SUCCESS else own.SettleOutcome.RETRY
+                code = self._settle_one(connection, topic, app, own.Settlement(said.partition, one.index, outcome))
+                if code:
+                    return code
+            return 0
         lease = self.leases.get(key)
         is_run = indexes == list(range(indexes[0], indexes[0] + len(indexes)))
         if lease is None or lease.connection is not connection or not is_run or indexes[0] > self.acks.get(key, 0):
             return AckError.status
         self.retried += [(*key, one.index) for one in said.acks if one.type != AckType.SUCCESS]
-        self.acks[key] = max(self.acks.get(key, 0), indexes[-1] + 1)
-        if self.acks[key] >= lease.next_index:
-            del self.leases[key]
+        self._done(key, indexes)
         return 0
+
+    def _done(self, key, indexes):
+        done = self._settled.setdefault(key, set())
+        done.update(indexes)
+        at = self.acks.get(key, 0)
+        while at in done:
+            at += 1
+        self.acks[key] = at
+        if key in self.leases and at >= self.leases[key].next_index:
+            del self.leases[key]
+
+    def _settle(self, connection, command):
+        topics = []
+        for topic in command.topics:
+            codes = [
+                own.SettledCode(one.partition, one.index, self._settle_one(connection, topic.topic, command.app, one))
+                for one in topic.settlements
+            ]
+            topics.append(own.TopicSettledCodes(topic.topic, tuple(codes)))
+        return own.SettleAck(tuple(topics))
+
+    def _settle_one(self, connection, topic, app, one):
+        key, retry, attempt = (topic, app, one.partition), None, 1
+        if one.partition == consume.RETRY_PARTITION:
+            retry = next((r for r in self.retries if r.id == one.index and r.connection is connection), None)
+            if retry is None:
+                return AckError.status
+            message, attempt = retry.message, retry.attempt
+        else:
+            lease = self.leases.get(key)
+            if lease is None or lease.connection is not connection or one.index >= lease.next_index:
+                return AckError.status
+            message = self._message(topic, one.partition, one.index)
+        codes = self.refusals.get(message.body)
+        if codes:
+            return codes.pop(0)
+        if retry is not None:
+            self.retries.remove(retry)
+        else:
+            self._done(key, [one.index])
+        if one.outcome == own.SettleOutcome.RETRY:
+            self.retried.append((*key, one.index))
+            after_ms = self.retry_ms if one.after_ms == own.BY_POLICY else one.after_ms
+            number = len(self.retried)
+            place = {"LAKEMQ_PARTITION": str(one.partition), "LAKEMQ_INDEX": str(one.index)}
+            attributes = place | dict(message.attributes) | {"LAKEMQ_ATTEMPT": str(attempt + 1)}
+            again = replace(message, attributes=attributes, partition=consume.RETRY_PARTITION, index=number)
+            self.retries.append(Retry(number, topic, app, again, attempt + 1, self.clock.now_ms + after_ms))
+        elif one.outcome == own.SettleOutcome.DEAD_LETTER:
+            self.dead.append((message.body, one.reason, attempt))
+        return 0
+
+    def _message(self, topic, partition, index):
+        for first, count, data in self.topics[topic][partition].messages:
+            if first <= index < first + count:
+                message = unpack(data)
+                return message.messages()[index - first] if isinstance(message, BatchMessage) else message
+        raise AssertionError(f"{topic}/{partition}/{index} is not stored")
+
+    def _set_filter(self, connection, command):
+        self.filters[command.topic, command.app] = command.filter
+        return own.SetFilterAck()
 
     def _commit_index(self, connection, command):
         for topic in command.topics:
@@ -380,6 +486,9 @@ class FakeCluster:
         (topic,) = command.topics
         codes = []
         for partition in topic.partitions:
+            if partition == consume.RETRY_PARTITION:
+                codes.append(consume.PartitionCode(partition, 0))
+                continue
             lease = self.leases.get((topic.topic, command.app, partition))
             if lease is None or lease.connection is not connection:
                 codes.append(consume.PartitionCode(partition, AckError.status))

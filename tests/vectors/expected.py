@@ -64,7 +64,15 @@ from lakemq.wire.own import (
     FetchRangeAck,
     PartitionRange,
     PartitionTime,
+    SetFilter,
+    SetFilterAck,
+    Settle,
+    SettleAck,
+    SettledCode,
+    Settlement,
     TopicRanges,
+    TopicSettledCodes,
+    TopicSettlements,
     TopicTimes,
 )
 from lakemq.wire.produce import (
@@ -1084,6 +1092,19 @@ _OWN = {
     "documented/61_extend_lease.response": Expected(
         response(61, 61), ExtendLeaseAck((TopicCodes("orders", (PartitionCode(0), PartitionCode(3, 140))),))
     ),
+    "documented/62_settle.request": Expected(
+        request(62, 62),
+        Settle(
+            (TopicSettlements("orders", (Settlement(0, 7, 1, 30000), Settlement(32767, 9, 2, -1, "bad card"))),),
+            "shop.g",
+        ),
+    ),
+    "documented/62_settle.response": Expected(
+        response(62, 62),
+        SettleAck((TopicSettledCodes("orders", (SettledCode(0, 7), SettledCode(32767, 9, 140))),)),
+    ),
+    "documented/63_set_filter.request": Expected(request(63, 63), SetFilter("orders", "shop.g", "paid || refund")),
+    "documented/63_set_filter.response": Expected(response(63, 63), SetFilterAck()),
 }
 
 EXPECTED: dict[str, Expected] = _SESSION | _METADATA | _COORDINATE | _CONSUME | _PRODUCE | _OWN | _JOYQUEUE

@@ -10,7 +10,7 @@ from functools import partial
 from lakemq.broker.access import Access
 from lakemq.broker.answers import answer, code_of, encode
 from lakemq.broker.config import BrokerConfig
-from lakemq.broker.consume import Consuming, Lending
+from lakemq.broker.consume import Consuming
 from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.metrics import Metrics
@@ -21,18 +21,13 @@ from lakemq.errors import (
     AckError,
     IndexAboveRangeError,
     IndexBelowRangeError,
-    IndexOutOfRangeError,
     LakeMQError,
-    RetryStoreError,
 )
-from lakemq.message import AckType
 from lakemq.wire.commands import Ack
 from lakemq.wire.consume import (
     NEWEST_INDEX,
     OLDEST_INDEX,
     RETRY_PARTITION,
-    CommitAck,
-    CommitAckAck,
     CommitAckIndex,
     CommitAckIndexAck,
     FetchAckIndex,
@@ -40,12 +35,10 @@ from lakemq.wire.consume import (
     FetchIndex,
     FetchIndexAck,
     FoundIndex,
-    PartitionAcks,
     PartitionCode,
     TopicCodes,
     TopicFoundIndexes,
 )
-from lakemq.wire.dialect import Dialect
 from lakemq.wire.header import Header
 from lakemq.wire.own import (
     NO_TIME,
@@ -80,72 +73,6 @@ class Acking:
         self._metrics = metrics
         self._consuming = consuming
 
-    # --- acks --------------------------------------------------------------------------------------------------
-
-    def commit_ack(self, connection: Connection, header: Header, command: CommitAck, now: Now) -> None:
-        """Take acks; answered when they are written."""
-        connection.check_app(command.app, self._config.admin_app)
-        woken: dict[Lending, None] = {}
-        entries = []
-        for said in command.topics:
-            ack = partial(self._ack, connection, said.topic, command.app, woken, now)
-            codes = [PartitionCode(one.partition, self._code(ack, one)) for one in said.partitions]
-            entries.append(TopicCodes(said.topic, tuple(codes)))
-        self._after_write(connection, header, CommitAckAck(tuple(entries)), now)
-        for lending in woken:
-            self._consuming.wake(lending, now)
-
-    def _ack(
-        self,
-        connection: Connection,
-        name: str,
-        app: str,
-        woken: dict[Lending, None],
-        now: Now,
-        said: PartitionAcks,
-    ) -> None:
-        full = connection.full_topic(name)
-        topic, subscription = self._access.subscription(full, app, now)
-        if said.partition == RETRY_PARTITION:
-            raise RetryStoreError("this version of the broker keeps no retries")
-        self._consuming.check_leads(topic, said.partition)
-        if not said.acks:
-            return
-        lending = self._consuming.lending(topic, subscription)
-        low, high = _run_of(said)
-        if high >= self._group.visible_index(topic.number, said.partition):
-            raise IndexOutOfRangeError(f"index {high} was never handed out")
-        lease = lending.owners.lease(said.partition)
-        is_mine = lease is not None and lease.consumer == connection.port.id
-        if any(one.type != AckType.SUCCESS for one in said.acks):
-            if is_mine:
-                lending.owners.release(said.partition)
-                woken[lending] = None
-            assert subscription.consumer is not None
-            if subscription.consumer.is_retry:
-                raise RetryStoreError("this version of the broker keeps no retries: the messages come again at once")
-            self._metrics.settled[full, app, "released"] += len(said.acks)
-            return
-        before = self._ledger.state.acks.get(subscription.number, said.partition)
-        if low > max(before, self._group.first_index(topic.number, said.partition)):
-            if connection.dialect is Dialect.JOYQUEUE:
-                return  # its server changes nothing and says so to nobody
-            raise AckError(f"index {before} comes before {low} and is not acked: the lease was lost, or acks left out")
-        if high < before:
-            return  # a late double
-        after = high + 1
-        end = self._ledger.move_acks([AckRow(subscription.number, said.partition, after)], now.wall_ms)
-        # Not acked after all: lend it again, and end a lease that begins behind it.
-        self._ledger.undo_with(end, partial(lending.owners.release, said.partition))
-        self._metrics.settled[full, app, "ack"] += after - before
-        if lease is None:
-            lending.owners.offer(said.partition)
-        elif after >= lease.next_index or (is_mine and connection.dialect is Dialect.JOYQUEUE):
-            lending.owners.release(said.partition)  # JoyQueue's clients ack all they want to, then ask again
-        elif is_mine:
-            lease.first_index = after
-        woken[lending] = None
-
     def commit_index(self, connection: Connection, header: Header, command: CommitAckIndex, now: Now) -> None:
         """Set ack indexes; answered when they are written."""
         connection.check_app(command.app, self._config.admin_app)
@@ -174,8 +101,8 @@ class Acking:
             raise IndexAboveRangeError(f"index {index} is above {visible}, the end of what can be read")
         end = self._ledger.move_acks([AckRow(subscription.number, partition, index)], now.wall_ms)
         lending = self._consuming.lending(topic, subscription)
-        self._ledger.undo_with(end, partial(lending.owners.release, partition))
-        lending.owners.release(partition)
+        self._ledger.undo_with(end, partial(lending.loans.move, partition, 0))
+        lending.loans.move(partition, index)
         self._consuming.wake(lending, now)
         return index
 
@@ -194,8 +121,13 @@ class Acking:
         policy = subscription.consumer
         assert policy is not None
         lease_ms = command.ack_timeout_ms if command.ack_timeout_ms > 0 else policy.ack_timeout_ms
-        owners = self._consuming.lending(topic, subscription).owners
-        if not owners.extend(partition, connection.port.id, now.monotonic_ms + lease_ms):
+        lending = self._consuming.lending(topic, subscription)
+        consumer, end_ms = connection.port.id, now.monotonic_ms + lease_ms
+        if partition == RETRY_PARTITION:
+            is_extended = lending.retries.extend(consumer, end_ms)
+        else:
+            is_extended = lending.loans.extend(partition, consumer, end_ms)
+        if not is_extended:
             raise AckError(f"partition {partition} of topic {name!r} is not lent to this connection")
 
     # --- where an app stands -------------------------------------------------------------------------------------
@@ -277,15 +209,6 @@ class Acking:
                 waits_for_sync=False,
             )
         )
-
-
-def _run_of(said: PartitionAcks) -> tuple[int, int]:
-    """First and last of the acked indexes; AckError unless they are a run without gaps and doubles."""
-    indexes = [one.index for one in said.acks]
-    low, high = min(indexes), max(indexes)
-    if high - low + 1 != len(indexes) or len(set(indexes)) != len(indexes):
-        raise AckError(f"the indexes of partition {said.partition} are not a run without gaps and doubles")
-    return low, high
 
 
 def _all_failed(ack: Ack, code: int) -> Ack:

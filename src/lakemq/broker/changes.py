@@ -24,6 +24,7 @@ from lakemq.cluster.metadata import (
     policy_with,
 )
 from lakemq.delivery.ack_index import AckRow
+from lakemq.delivery.filters import parse_filter
 from lakemq.errors import BadParameterError, NameTakenError, TopicNotFoundError, UnknownNameError
 from lakemq.names import AppName, app_name, owner_of, topic_name
 from lakemq.policy import ConsumerPolicy, ProducerPolicy
@@ -239,6 +240,7 @@ class Changes:
             return old.consumer
         default = ConsumerPolicy(batch_size=self._config.batch_size_default)
         policy: ConsumerPolicy = policy_with(old.consumer or default, said)
+        parse_filter(policy.filter)  # refused here, with the position, and not by every fetch
         return policy
 
     # --- from elsewhere ----------------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 
 from lakemq.broker.limits import BrokerLimits
+from lakemq.delivery.delays import DelayLimits
+from lakemq.delivery.transactions import TransactionLimits
 from lakemq.storage.retention import RetentionPolicy
 
 ASSIGNOR = "even"
@@ -38,5 +40,12 @@ class BrokerConfig:
     drain_timeout_ms: int = 10_000
     retention: RetentionPolicy = field(default_factory=RetentionPolicy)
     retention_every_ms: int = 60_000
-    uniq_ids_max: int = 50_000  # how many sent ids are remembered, to store a repeated send once
+    # Messages that failed and wait, and dead letters, of all apps; see `limits` for what happens when there are more.
+    retries_max: int = 100_000
+    dead_letters_max: int = 100_000
+    delays: DelayLimits = field(default_factory=DelayLimits)
+    transactions: TransactionLimits = field(default_factory=TransactionLimits)
+    # How many sent ids are remembered, and for how long, to store a repeated send once.
+    uniq_ids_max: int = 50_000
+    uniq_ids_ms: int = 3_600_000
     limits: BrokerLimits = field(default_factory=BrokerLimits)

@@ -1,33 +1,31 @@
-"""Receiving: messages lent by topic or read by partition, acks, and where an app stands.
+"""Receiving: messages lent by topic or read by partition, and requests that wait for some.
 
-FETCH_TOPIC_MESSAGE lends a partition; a request that finds nothing waits until something becomes visible, and is
-answered empty when its time is over. An ack is a record in the journal and is answered once that is written.
+A FETCH_TOPIC_MESSAGE that finds nothing waits until something can be lent, and is answered empty when its time is over.
+What it gets is decided in `lending.py`.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from lakemq.broker.access import Access
 from lakemq.broker.answers import answer, code_of
 from lakemq.broker.config import BrokerConfig
 from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
+from lakemq.broker.lending import Lender, Lending
 from lakemq.broker.metrics import Metrics
-from lakemq.broker.sessions import AppRates, Connection, Sessions
-from lakemq.broker.waiters import Deadlines, Poll, Waiters
+from lakemq.broker.sessions import Connection, Sessions
+from lakemq.broker.waiters import Deadlines, Poll
 from lakemq.cluster.metadata import Subscription, Topic
-from lakemq.delivery.ack_index import AckRow
-from lakemq.delivery.owners import Lease, Owners
+from lakemq.delivery.guarded_clock import GuardedClock
+from lakemq.delivery.loans import Lease
 from lakemq.errors import (
     BadParameterError,
     ConsumerNotFoundError,
     LakeMQError,
     NotLeaderForFetchError,
-    ReadError,
     from_status,
 )
-from lakemq.policy import ConsumerPolicy
-from lakemq.storage.fetch import RecordSlice
 from lakemq.wire.consume import (
     ACK_INDEX,
     FetchPartitionMessage,
@@ -42,23 +40,13 @@ from lakemq.wire.consume import (
 )
 from lakemq.wire.dialect import Dialect
 from lakemq.wire.header import Header
-from lakemq.wire.messages import EMPTY, MessageBlock, join
+from lakemq.wire.messages import EMPTY, MessageBlock
 
-Slices = list[RecordSlice]
+LeasesEnded = Callable[[Lending, list[Lease], list[int], Now], None]
 
 
-class Lending:
-    """One app on one topic: what is lent, and who waits for more."""
-
-    __slots__ = ("app", "number", "owners", "parked", "topic", "topic_number")
-
-    def __init__(self, topic: Topic, subscription: Subscription, partitions: Iterable[int]) -> None:
-        self.topic = topic.name
-        self.topic_number = topic.number
-        self.app = subscription.app
-        self.number = subscription.number
-        self.owners = Owners(partitions)
-        self.parked: deque[Poll] = deque()
+def _nobody(lending: Lending, leases: list[Lease], retry_ids: list[int], now: Now) -> None:
+    """Nobody is told."""
 
 
 class Consuming:
@@ -70,19 +58,22 @@ class Consuming:
         config: BrokerConfig,
         access: Access,
         sessions: Sessions,
-        waiters: Waiters,
         metrics: Metrics,
+        lender: Lender,
+        clock: GuardedClock,
     ) -> None:
         self._ledger = ledger
         self._group = ledger.group
         self._config = config
         self._access = access
         self._sessions = sessions
-        self._waiters = waiters
         self._metrics = metrics
+        self._lender = lender
+        self._clock = clock
         self._lendings: dict[int, Lending] = {}  # by subscription number
         self._by_topic: dict[int, list[Lending]] = {}
         self.deadlines = Deadlines()
+        self.leases_ended: LeasesEnded = _nobody  # who is told of leases that ran out
 
     # --- lending -----------------------------------------------------------------------------------------------
 
@@ -117,105 +108,18 @@ class Consuming:
         lending = self.lending(topic, subscription)
         if not self._access.led_partitions(topic):
             raise NotLeaderForFetchError(f"no partition of topic {wish.topic!r} is at this broker")
-        return self._lend(connection, lending, policy, wish.count, command.ack_timeout_ms, bytes_max, now), lending
+        block = self._lender.lend(connection, lending, policy, wish.count, command.ack_timeout_ms, bytes_max, now)
+        return block, lending
 
     def lending(self, topic: Topic, subscription: Subscription) -> Lending:
         """What runs for that app on that topic, begun if need be."""
         lending = self._lendings.get(subscription.number)
         if lending is None:
-            lending = Lending(topic, subscription, self._access.led_partitions(topic))
+            retries = self._ledger.state.retries.of(subscription.number)
+            lending = Lending(topic, subscription, self._access.led_partitions(topic), retries)
             self._lendings[subscription.number] = lending
             self._by_topic.setdefault(topic.number, []).append(lending)
         return lending
-
-    def _lend(
-        self,
-        connection: Connection,
-        lending: Lending,
-        policy: ConsumerPolicy,
-        count: int,
-        ack_timeout_ms: int,
-        bytes_max: int,
-        now: Now,
-    ) -> MessageBlock:
-        """Lend the partition whose turn it is; nothing if none has anything, or the consumer may not have more."""
-        owners = lending.owners
-        consumer = connection.port.id
-        if not owners.has_ready or owners.held_count(consumer) >= policy.partitions_max or bytes_max <= 0:
-            return EMPTY
-        rates = self._sessions.rates_of(lending.app, self._ledger.metadata, now.monotonic_ms)
-        if rates is not None and not self._may_fetch(rates, now):
-            return EMPTY
-        count = min(count, policy.batch_size) if count > 0 else policy.batch_size
-        lease_ms = ack_timeout_ms if ack_timeout_ms > 0 else policy.ack_timeout_ms
-        unreadable: LakeMQError | None = None
-        tried: list[int] = []
-        slices: Slices = []
-        block = EMPTY
-        while not slices and (partition := owners.take_ready()) is not None:
-            try:
-                index = self._next_index(lending, partition, now)
-                if index >= self._group.visible_index(lending.topic_number, partition):
-                    continue
-                slices, block = self._read_block(connection, lending.topic_number, partition, index, count, bytes_max)
-            except LakeMQError as error:
-                unreadable = unreadable or error
-                tried.append(partition)
-                continue
-            lease = Lease(consumer, index, slices[-1].next_index, now.monotonic_ms + lease_ms)
-            owners.lend(partition, lease)
-        for partition in tried:  # the damage stays until somebody seeks past it; the others go on
-            owners.offer(partition)
-        if not slices and unreadable is not None:
-            raise unreadable
-        self._count_out(lending.topic, lending.app, slices, block, rates, now)
-        return block
-
-    def _may_fetch(self, rates: AppRates, now: Now) -> bool:
-        if rates.fetch.take(0, now.monotonic_ms) and rates.fetch_bytes.take(0, now.monotonic_ms):
-            return True
-        self._metrics.capped["app_rate"] += 1
-        return False
-
-    def _next_index(self, lending: Lending, partition: int, now: Now) -> int:
-        """Where the app goes on: not before the oldest message kept."""
-        index = self._ledger.state.acks.get(lending.number, partition)
-        first = self._group.first_index(lending.topic_number, partition)
-        if index < first:
-            self._ledger.move_acks([AckRow(lending.number, partition, first)], now.wall_ms)
-            return first
-        return index
-
-    def _read_block(
-        self, connection: Connection, topic: int, partition: int, index: int, count: int, bytes_max: int
-    ) -> tuple[Slices, MessageBlock]:
-        """Messages as this client takes them; those before one that cannot be given to it come alone."""
-        slices = self._group.read(topic, partition, index, count, bytes_max)
-        try:
-            return slices, self._joined(connection, slices)
-        except ReadError:
-            slices = self._group.read(topic, partition, index, 1, bytes_max)
-            return slices, self._joined(connection, slices)
-
-    def _count_out(
-        self, topic: str, app: str, slices: Slices, block: MessageBlock, rates: AppRates | None, now: Now
-    ) -> None:
-        if not slices:
-            return
-        count = slices[-1].next_index - slices[0].first_index
-        if rates is not None:
-            rates.fetch.take(count, now.monotonic_ms)
-            rates.fetch_bytes.take(len(block), now.monotonic_ms)
-        self._metrics.messages_out[topic, app] += count
-        self._metrics.bytes_out[topic, app] += len(block)
-
-    def _joined(self, connection: Connection, slices: Slices) -> MessageBlock:
-        if connection.dialect is Dialect.JOYQUEUE:
-            blocks = [
-                MessageBlock(one.message_count, (one.messages,), client_address=one.client_address) for one in slices
-            ]
-            return join(blocks, Dialect.JOYQUEUE)
-        return MessageBlock(sum([one.message_count for one in slices]), tuple([one.messages for one in slices]))
 
     # --- long polls --------------------------------------------------------------------------------------------
 
@@ -263,7 +167,7 @@ class Consuming:
         woken: dict[Lending, None] = {}
         for topic, partition in changed:
             for lending in self._by_topic.get(topic, ()):
-                lending.owners.offer(partition)
+                lending.loans.offer(partition)
                 if lending.parked:
                     woken[lending] = None
         for lending in woken:
@@ -272,7 +176,8 @@ class Consuming:
     def wake(self, lending: Lending, now: Now) -> None:
         """Serve those who wait, the longest first, as long as there is something."""
         passed_over: list[Poll] = []
-        while lending.parked and lending.owners.has_ready:
+        now_ms = self._clock.read(now)
+        while lending.parked and lending.has_ready(now_ms):
             poll = lending.parked.popleft()
             if poll.is_done:
                 continue
@@ -286,7 +191,7 @@ class Consuming:
             if subscription.number != lending.number:
                 raise ConsumerNotFoundError(f"the subscription to {lending.topic!r} was made anew")
             bytes_max = self._config.limits.fetch_bytes_max
-            block = self._lend(poll.connection, lending, policy, poll.count, poll.ack_timeout_ms, bytes_max, now)
+            block = self._lender.lend(poll.connection, lending, policy, poll.count, poll.ack_timeout_ms, bytes_max, now)
         except LakeMQError as error:
             self._tell(poll, now, code=code_of(error))
             return True
@@ -301,12 +206,15 @@ class Consuming:
         """End the polls and leases whose time is over."""
         for poll in self.deadlines.due(now.monotonic_ms):
             self._tell(poll, now)
-        for lending in self._lendings.values():
-            if lending.owners.lent_count:
-                expired = lending.owners.release_expired(now.monotonic_ms)
-                if expired:
-                    self._metrics.settled[lending.topic, lending.app, "expired"] += len(expired)
-            if lending.parked and lending.owners.has_ready:
+        now_ms = self._clock.read(now)
+        for lending in list(self._lendings.values()):
+            loans, retries = lending.loans, lending.retries
+            loans.offer_deferred(now.monotonic_ms)
+            if loans.lent_count or retries.lent_count:
+                leases, retry_ids = loans.take_expired(now.monotonic_ms), retries.take_expired(now.monotonic_ms)
+                if leases or retry_ids:
+                    self.leases_ended(lending, leases, retry_ids, now)
+            if lending.parked and lending.has_ready(now_ms):
                 self.wake(lending, now)
 
     def consumer_gone(self, connection: Connection, topic: str, app: str, now: Now) -> None:
@@ -319,7 +227,9 @@ class Consuming:
             if poll.connection is connection and not poll.is_done:
                 self._tell(poll, now)
         lending.parked = deque(poll for poll in lending.parked if not poll.is_done)
-        if lending.owners.release_all(connection.port.id):
+        consumer = connection.port.id
+        had_some = lending.loans.release_all(consumer)
+        if lending.retries.release_all(consumer, self._clock.read(now)) or had_some:
             self.wake(lending, now)
 
     def refresh(self, now: Now) -> None:
@@ -338,7 +248,7 @@ class Consuming:
                         self._tell(poll, now, code=code_of(error))
                 continue
             for partition in self._access.led_partitions(topic):
-                lending.owners.offer(partition)
+                lending.loans.offer(partition)
             self.wake(lending, now)
 
     def drain(self, now: Now) -> None:
@@ -383,11 +293,12 @@ class Consuming:
             first = self._group.first_index(topic.number, wish.partition)
             index = max(self._ledger.state.acks.get(subscription.number, wish.partition), first)
         rates = self._sessions.rates_of(app, self._ledger.metadata, now.monotonic_ms)
-        if rates is not None and not self._may_fetch(rates, now):
+        if rates is not None and not self._lender.may_fetch(rates, now):
             return EMPTY
         count = wish.count if bytes_max > 0 else 0  # the answer is full: it is checked, and no more
-        slices, block = self._read_block(connection, topic.number, wish.partition, index, count, bytes_max)
-        self._count_out(full, app, slices, block, rates, now)
+        slices, block = self._lender.read_block(connection, topic.number, wish.partition, index, count, bytes_max)
+        index_count = slices[-1].next_index - slices[0].first_index if slices else 0
+        self._lender.count_out(full, app, index_count, block, rates, now)
         return block
 
     # --- inside ------------------------------------------------------------------------------------------------

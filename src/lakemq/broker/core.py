@@ -12,10 +12,11 @@ from typing import Any
 from lakemq.broker.access import Access
 from lakemq.broker.acks import Acking
 from lakemq.broker.admin import Admin
-from lakemq.broker.answers import answer, code_of, refusal, send
+from lakemq.broker.answers import code_of, refusal, send
 from lakemq.broker.changes import Changes
 from lakemq.broker.config import BrokerConfig
 from lakemq.broker.consume import Consuming
+from lakemq.broker.delaying import Delaying
 from lakemq.broker.effects import World
 from lakemq.broker.events import (
     AdminAsked,
@@ -35,20 +36,23 @@ from lakemq.broker.events import (
 )
 from lakemq.broker.introduce import Introducing
 from lakemq.broker.ledger import Ledger, State
+from lakemq.broker.lending import Lender
 from lakemq.broker.metrics import Metrics
+from lakemq.broker.outcomes import Outcomes
 from lakemq.broker.produce import RUN_BYTES_MAX, Producing
+from lakemq.broker.references import References
 from lakemq.broker.routing import Routing
 from lakemq.broker.sessions import Connection, Sessions
+from lakemq.broker.settling import Settling
+from lakemq.broker.transacting import Transacting
 from lakemq.broker.waiters import Reply, Waiters
+from lakemq.delivery.guarded_clock import GuardedClock
 from lakemq.errors import (
     BadFrameError,
     ConnectionNotFoundError,
     DiskIOError,
     LakeMQError,
-    ProducerNotFoundError,
     SerializationError,
-    TooManyTransactionsError,
-    TransactionNotFoundError,
     UnknownError,
     WriteTimeoutError,
 )
@@ -68,17 +72,13 @@ from lakemq.wire.coordinate import FetchAssignedPartition, FindCoordinator
 from lakemq.wire.dialect import Dialect
 from lakemq.wire.header import Header, read_header
 from lakemq.wire.metadata import FetchCluster
-from lakemq.wire.own import ExtendLease, FetchRange
+from lakemq.wire.own import ExtendLease, FetchRange, FetchTransactions, Settle, Transact
 from lakemq.wire.produce import (
     FetchProduceFeedback,
-    FetchProduceFeedbackAck,
     ProduceMessage,
     ProduceMessageCommit,
-    ProduceMessageCommitAck,
     ProduceMessagePrepare,
-    ProduceMessagePrepareAck,
     ProduceMessageRollback,
-    ProduceMessageRollbackAck,
 )
 from lakemq.wire.produce_run import PRODUCE_NUMBER, REQUEST_BYTES, cut_run
 from lakemq.wire.session import (
@@ -116,9 +116,26 @@ class Broker:
         self.changes = Changes(self.ledger, config)
         self.access = Access(self.ledger, config, self.changes)
         shared = self.ledger, config, self.access, self.sessions, self._waiters, self.metrics
-        self._producing = Producing(*shared)
-        self.consuming = Consuming(*shared)
+        self.clock = GuardedClock()
+        self.references = References(group)
+        self.outcomes = Outcomes(self.ledger, config, self.metrics, self.clock)
+        lender = Lender(self.ledger, config, self.sessions, self.metrics, self.references, self.outcomes, self.clock)
+        self.consuming = Consuming(self.ledger, config, self.access, self.sessions, self.metrics, lender, self.clock)
         self._acking = Acking(self.ledger, config, self.access, self._waiters, self.metrics, self.consuming)
+        self._settling = Settling(
+            self.ledger,
+            config,
+            self.access,
+            self._waiters,
+            self.metrics,
+            self.consuming,
+            self.outcomes,
+            self.clock,
+        )
+        self.consuming.leases_ended = self._settling.leases_ended
+        self._transacting = Transacting(*shared)
+        self.delaying = Delaying(self.ledger, config, self.access, self.metrics, world.note, config.delays)
+        self._producing = Producing(*shared, self._transacting, self.delaying)
         self.routing = Routing(self.ledger, config, self.access)
         self._introducing = Introducing(self.ledger, config, self.access, self.consuming, self.routing, self._waiters)
         self._admin = Admin(
@@ -168,17 +185,36 @@ class Broker:
             FetchAssignedPartition: self.routing.fetch_assigned,
             FetchTopicMessage: self.consuming.fetch_topic,
             FetchPartitionMessage: self.consuming.fetch_partition,
-            CommitAck: self._acking.commit_ack,
+            CommitAck: self._settling.commit_ack,
+            Settle: self._settling.settle,
             CommitAckIndex: self._acking.commit_index,
             FetchIndex: self._acking.fetch_index,
             FetchAckIndex: self._acking.fetch_index,
             FetchRange: self._acking.fetch_range,
             ExtendLease: self._acking.extend_lease,
-            ProduceMessagePrepare: self._prepare,
-            ProduceMessageCommit: self._commit,
-            ProduceMessageRollback: self._rollback,
-            FetchProduceFeedback: self._feedback,
+            ProduceMessagePrepare: self._transacting.prepare,
+            ProduceMessageCommit: self._transacting.commit,
+            ProduceMessageRollback: self._transacting.rollback,
+            FetchProduceFeedback: self._transacting.feedback,
+            Transact: self._transacting.transact,
+            FetchTransactions: self._transacting.fetch_transactions,
         }
+
+        self._finish_begun(now)
+
+    def _finish_begun(self, now: Now) -> None:
+        """A crash may have left half of a commit: the rest is stored before anybody can see the first half."""
+        self._transacting.finish(now)
+        if not self.needs_turn:
+            return
+        try:
+            self.ledger.flush()
+            ticket = self._group.begin_sync()
+            if ticket is not None:
+                ticket.run()
+                self._group.end_sync(ticket)
+        except (LakeMQError, OSError) as error:  # a full disk: it is tried again as time passes
+            self._world.note("error", f"what was begun before the start could not be finished: {error}")
 
     def handle(self, event: Event, now: Now) -> None:
         """One thing that happened."""
@@ -516,6 +552,8 @@ class Broker:
 
     def _tick(self, event: Tick, now: Now) -> None:
         self.consuming.tick(now)
+        self._transacting.tick(now)
+        self.delaying.tick(now)
         if self._sync is not None:
             self._watch_sync(now)
         elif not self._is_over:
@@ -586,27 +624,6 @@ class Broker:
                 self._close(connection)
             self._is_over = True
             self._world.stop(None)
-
-    # --- transactions: not yet -----------------------------------------------------------------------------------
-
-    def _prepare(self, connection: Connection, header: Header, command: ProduceMessagePrepare, now: Now) -> None:
-        connection.check_app(command.app, self.config.admin_app)
-        if (connection.full_topic(command.topic), command.app) not in connection.producers:
-            raise ProducerNotFoundError(f"the connection did not send ADD_PRODUCER for topic {command.topic!r}")
-        code = code_of(TooManyTransactionsError())  # as if the limit were none at all
-        answer(connection, header, ProduceMessagePrepareAck("", code), now)
-
-    def _commit(self, connection: Connection, header: Header, command: ProduceMessageCommit, now: Now) -> None:
-        connection.check_app(command.app, self.config.admin_app)
-        answer(connection, header, ProduceMessageCommitAck(code_of(TransactionNotFoundError())), now)
-
-    def _rollback(self, connection: Connection, header: Header, command: ProduceMessageRollback, now: Now) -> None:
-        connection.check_app(command.app, self.config.admin_app)
-        answer(connection, header, ProduceMessageRollbackAck(code_of(TransactionNotFoundError())), now)
-
-    def _feedback(self, connection: Connection, header: Header, command: FetchProduceFeedback, now: Now) -> None:
-        connection.check_app(command.app, self.config.admin_app)
-        answer(connection, header, FetchProduceFeedbackAck((), 0), now)
 
 
 def _length_at(frames: memoryview, at: int) -> int:

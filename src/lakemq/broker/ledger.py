@@ -10,7 +10,29 @@ from typing import Any, Protocol
 
 from lakemq.cluster.metadata import Metadata, pack_change, unpack_change
 from lakemq.delivery.ack_index import AckIndexes, AckRow, pack_rows, unpack_rows
-from lakemq.delivery.uniq import UniqIds
+from lakemq.delivery.dead_letters import DeadLetters
+from lakemq.delivery.delay_record import ADD, ADD_BYTES, NOTE_MARK
+from lakemq.delivery.delays import Delays
+from lakemq.delivery.expiring import Expiring
+from lakemq.delivery.intervals import Undo
+from lakemq.delivery.retries import Retries
+from lakemq.delivery.setbacks import Setbacks
+from lakemq.delivery.settlement import (
+    Acked,
+    Buried,
+    DeadLetter,
+    Edited,
+    Entry,
+    LeaseEnded,
+    Moved,
+    Retried,
+    Retry,
+    Stuck,
+    pack_entries,
+    unpack_entries,
+)
+from lakemq.delivery.transactions import Transactions
+from lakemq.delivery.uniq import AGE_MAX_MS, UniqIds
 from lakemq.errors import LakeMQError
 from lakemq.storage.disk import Buffer
 from lakemq.storage.journal_record import (
@@ -22,6 +44,9 @@ from lakemq.storage.journal_record import (
     note_of,
 )
 from lakemq.storage.partition_group import Appended, PartitionGroup
+
+SENDER_MARK = b"S"
+"""Begins the note of messages that have an id and name no app: who sent them, for ids are by sender."""
 
 _PART = struct.Struct(">BI")  # length of its name, size of its snapshot
 
@@ -41,11 +66,26 @@ class Part(Protocol):
 class State:
     """The fold: what the records so far add up to."""
 
-    def __init__(self, uniq_ids_max: int) -> None:
+    def __init__(self, uniq_ids_max: int, uniq_ids_ms: int = AGE_MAX_MS) -> None:
         self.metadata = Metadata()
         self.acks = AckIndexes()
-        self.uniq_ids = UniqIds(uniq_ids_max)
-        self._parts: dict[str, Part] = {"acks": self.acks, "uniq": self.uniq_ids}
+        self.uniq_ids = UniqIds(uniq_ids_max, uniq_ids_ms)
+        self.retries = Retries()
+        self.dead_letters = DeadLetters()
+        self.setbacks = Setbacks()
+        self.expiring = Expiring()
+        self.transactions = Transactions()
+        self.delays = Delays()
+        self._parts: dict[str, Part] = {
+            "acks": self.acks,
+            "uniq": self.uniq_ids,
+            "retries": self.retries,
+            "dead": self.dead_letters,
+            "setbacks": self.setbacks,
+            "expiring": self.expiring,
+            "transactions": self.transactions,
+            "delays": self.delays,
+        }
 
     def restore(self, snapshot: bytes) -> None:
         """Begin from a snapshot; empty for nothing at all."""
@@ -59,16 +99,62 @@ class State:
         """One record more, which begins at that position."""
         kind = header.type
         if kind in MESSAGE_RECORDS:
-            self.uniq_ids.apply(header.topic, payload[note_bytes(kind, payload) :], 0)
-            if kind == RecordType.NOTED:
-                self._apply_note(note_of(payload), header, position)
+            messages = payload[note_bytes(kind, payload) :]
+            note = bytes(note_of(payload)) if kind == RecordType.NOTED else b""
+            sender = note[1:].decode() if note[:1] == SENDER_MARK else ""
+            self.uniq_ids.apply(header.topic, messages, 0, header.store_time_ms, sender)
+            self.expiring.apply(header.topic, header.partition, messages)
+            if note[:1] == b"T":
+                self.transactions.apply_note(note, position)
+            elif note[:1] == NOTE_MARK:
+                self.delays.apply_note(memoryview(note), position)
         elif kind == RecordType.ACK:
             self.acks.apply(unpack_rows(payload))
+        elif kind == RecordType.SETTLE:
+            for entry in unpack_entries(payload):
+                self.settle(entry)
+        elif kind == RecordType.DELAY:
+            self.delays.apply(header, payload, position)
+            if payload[0] == ADD:
+                self.uniq_ids.apply(header.topic, payload[ADD_BYTES:], 0, header.store_time_ms)
+        elif kind == RecordType.TRANSACTION:
+            self.transactions.apply(header, payload, position)
         elif kind in (RecordType.TOPIC, RecordType.POLICY):
             self.change(unpack_change(payload))
 
-    def _apply_note(self, note: memoryview, header: RecordHeader, position: int) -> None:
-        """Messages came from elsewhere: they are there no more."""
+    def settle(self, entry: Entry) -> Undo:
+        """Put one entry of a SETTLE record in force."""
+        if isinstance(entry, Acked):
+            undo = self.acks.settle(*entry)
+            self.setbacks.forget_below(entry[0], entry[1], self.acks.get(entry[0], entry[1]))
+            return undo
+        if isinstance(entry, Retry):
+            return self.retries.put(entry)
+        if isinstance(entry, Retried):
+            return self.retries.remove(entry.id)
+        if isinstance(entry, DeadLetter):
+            return self.dead_letters.put(entry)
+        if isinstance(entry, Buried):
+            return self.dead_letters.bury(entry)
+        if isinstance(entry, Edited):
+            return self.dead_letters.edit(entry)
+        if isinstance(entry, Stuck):
+            return self.setbacks.put(entry)
+        if isinstance(entry, LeaseEnded):
+            return self.setbacks.ended(entry)
+        return self._move(entry)
+
+    def _move(self, entry: Moved) -> Undo:
+        """What refers to a message looks for it elsewhere."""
+        self.retries.move(*entry)
+        self.dead_letters.move(*entry)
+        back = Moved(entry.position, entry.message_index, entry.old_position)
+
+        def undo() -> None:
+            self.retries.move(*back)
+            self.dead_letters.move(*back)
+
+        return undo
 
     def change(self, change: Mapping[str, Any]) -> None:
         """Put a change of the metadata in force."""
@@ -146,12 +232,15 @@ class Ledger:
     def move_acks(self, rows: list[AckRow], now_ms: int) -> int:
         """Set ack indexes."""
         _, end = self.append(RecordType.ACK, pack_rows(rows), now_ms)
-        before = self.state.acks.apply(rows)
-        self.undo_with(end, lambda: self._move_back(before))
+        self.undo_with(end, self.state.acks.apply(rows))
         return end
 
-    def _move_back(self, rows: list[AckRow]) -> None:
-        self.state.acks.apply(rows)
+    def settle(self, entries: list[Entry], now_ms: int) -> int:
+        """Say what became of messages, all of it or nothing."""
+        _, end = self.append(RecordType.SETTLE, pack_entries(entries), now_ms)
+        for entry in entries:
+            self.undo_with(end, self.state.settle(entry))
+        return end
 
     def undo_with(self, end_position: int, undo: Callable[[], object]) -> None:
         """What to do if the record that ends there is not written after all."""

@@ -8,17 +8,18 @@ import struct
 import zlib
 from collections import defaultdict
 
-from lakemq.attributes import decode_attributes
 from lakemq.broker.access import Access
 from lakemq.broker.answers import code_of, encode, send
 from lakemq.broker.config import BrokerConfig
+from lakemq.broker.delaying import Delaying
 from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.metrics import Metrics
 from lakemq.broker.sessions import Connection, ProduceRoute, Sessions
+from lakemq.broker.special import NOTHING, Specials
+from lakemq.broker.transacting import Transacting
 from lakemq.broker.waiters import Buffers, CommandReply, Reply, Waiters
 from lakemq.cluster.metadata import Topic
-from lakemq.delivery.uniq import Place, UniqKey, ids_of
 from lakemq.errors import (
     BadParameterError,
     LakeMQError,
@@ -26,10 +27,9 @@ from lakemq.errors import (
     RateLimitedError,
     SerializationError,
     SlowSyncError,
-    TransactionNotFoundError,
 )
 from lakemq.message import MESSAGE_BYTES_MAX, Qos
-from lakemq.record import ORDERED_BIT, MessageFields, attributes_of, read_fields, scan
+from lakemq.record import ORDERED_BIT, MessageFields, read_fields, scan, stamp
 from lakemq.storage.journal_record import HEADER_BYTES
 from lakemq.wire.dialect import Dialect, header_qos, qos_of_level
 from lakemq.wire.header import REQUEST_HEADER_BYTES, Header
@@ -111,9 +111,14 @@ class Producing:
         sessions: Sessions,
         waiters: Waiters,
         metrics: Metrics,
+        transacting: Transacting,
+        delaying: Delaying,
     ) -> None:
         self._ledger = ledger
         self._group = ledger.group
+        self._transacting = transacting
+        self._delaying = delaying
+        self._specials = Specials(ledger, delaying)
         self._config = config
         self._access = access
         self._sessions = sessions
@@ -284,8 +289,6 @@ class Producing:
         if stored.qos is Qos.FLUSH and self.is_sync_slow:
             raise SlowSyncError("the disk does not keep up: a sync is taking too long")
         topic, _ = self._access.producer(connection, connection.full_topic(entry.topic), app, now)
-        if entry.tx_id:
-            raise TransactionNotFoundError(f"there is no transaction {entry.tx_id!r}")
         if not entry.messages.count:
             raise BadParameterError(f"no messages for topic {entry.topic!r}")
         block = entry.messages.stored(connection.port.is_ipv6)
@@ -303,14 +306,35 @@ class Producing:
             self._metrics.capped["app_rate"] += 1
             raise RateLimitedError("the app has used up its rate for sending")
         partition = self._partition_of(topic, messages, found.partition)
-        new_ids: list[UniqKey] = []
+        if entry.tx_id:
+            stored.end_position = self._transacting.put(
+                connection, topic, partition, entry.tx_id, app, messages, block.count, found.index_count, now
+            )
+            stored.results = (ProduceResult(partition, -1, -1),) * block.count
+            return
+        wishes = NOTHING
         if any_special(messages, 0, block.count, found.partition):
-            new_ids, place = self._check_special(topic, messages, block.count)
-            if place is not None:  # stored before: this is the answer that got lost
-                sent_ms = _RESULT_PLACE.unpack_from(messages)[2]
-                stored.results = (ProduceResult(place.partition, place.first_index, sent_ms),)
-                stored.end_position = place.end_position
-                return
+            wishes = self._specials.wishes(topic.number, app, messages, block.count, now)
+        if wishes.known is not None:  # stored before: this is the answer that got lost
+            sent_ms = _RESULT_PLACE.unpack_from(messages)[2]
+            stored.results = (ProduceResult(wishes.known.partition, wishes.known.first_index, sent_ms),)
+            stored.end_position = wishes.known.end_position
+            return
+        if wishes.due_ms is not None:
+            stored.end_position = self._delaying.put(
+                topic,
+                partition,
+                messages,
+                block.count,
+                found.index_count,
+                wishes.due_ms,
+                connection.port.address,
+                now,
+            )
+            stored.results = (ProduceResult(partition, -1, -1),) * block.count
+            if wishes.ids:
+                self._specials.remember(topic.number, app, messages, partition, stored.end_position, now)
+            return
         appended = self._group.append(
             topic.number,
             partition,
@@ -320,20 +344,21 @@ class Producing:
             term=self._ledger.term,
             now_ms=now.wall_ms,
             client_address=connection.port.address,
+            note=wishes.note,
         )
         stored.end_position = appended.end_position
-        for sender, uniq_id, _, index in ids_of(messages) if new_ids else ():
-            self._remember((topic.number, sender, uniq_id), Place(partition, index, appended.end_position))
+        if wishes.note is not None:  # what was stamped is a copy
+            stamp(messages, 0, block.count, partition, appended.first_index, self._ledger.term, now.wall_ms)
+        if wishes.ids:
+            self._specials.remember(topic.number, app, messages, partition, appended.end_position, now)
+        if wishes.may_expire:
+            self._ledger.state.expiring.add(topic.number, partition)
         if stored.qos.strength > Qos.RECEIVE.strength:
             stored.results = _results_of(messages, block.count, partition)
         else:
             stored.results = (ProduceResult(partition, -1, -1),) * block.count
         self._metrics.messages_in[topic.name] += found.index_count
         self._metrics.bytes_in[topic.name] += len(messages)
-
-    def _remember(self, key: UniqKey, place: Place) -> None:
-        self._ledger.state.uniq_ids.add(key, place)
-        self._ledger.undo_with(place.end_position, lambda: self._ledger.state.uniq_ids.discard(key))
 
     def _partition_of(self, topic: Topic, messages: memoryview | bytearray, wanted: int) -> int:
         if wanted >= 0:
@@ -348,31 +373,6 @@ class Producing:
             return led[_key_hash(fields) % len(led)]
         turn = self._turns[topic.number] = self._turns[topic.number] + 1
         return led[turn % len(led)]
-
-    def _check_special(
-        self, topic: Topic, messages: memoryview | bytearray, count: int
-    ) -> tuple[list[UniqKey], Place | None]:
-        """What the attributes ask for: the ids of new messages, or the place of one that was stored before."""
-        keys: list[UniqKey] = []
-        at = 0
-        for _ in range(count):
-            try:
-                attributes = decode_attributes(attributes_of(messages, at))
-            except SerializationError:  # a broken escape is for those who read it
-                attributes = {}
-            for name in ("DELIVER_AT", "DELAY_LEVEL"):
-                if name in attributes:
-                    raise BadParameterError(f"{name} is not served by this version of the broker: messages cannot wait")
-            fields, at = read_fields(messages, at)
-            uniq_id = attributes.get("UNIQ_ID")
-            if uniq_id:
-                keys.append((topic.number, fields.app.decode(), uniq_id))
-        places = [self._ledger.state.uniq_ids.find(key) for key in keys]
-        if any(places) or len(set(keys)) != len(keys):
-            if count == 1:
-                return [], places[0]
-            raise BadParameterError("a message with a UNIQ_ID that was sent before must be sent again alone")
-        return keys, None
 
     # --- what the next request will look like ----------------------------------------------------------------------
 

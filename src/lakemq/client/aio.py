@@ -4,7 +4,8 @@ import asyncio
 import os
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
@@ -14,22 +15,23 @@ from lakemq.client.address import ServerUrl, parse_url
 from lakemq.client.admin import AdminClient
 from lakemq.client.aio_admin import AsyncAdmin
 from lakemq.client.aio_consuming import AsyncConsumer, AsyncReader, AsyncSource
+from lakemq.client.aio_serving import AsyncFunction, AsyncServing
 from lakemq.client.aio_wire import Driver, TcpConnector
 from lakemq.client.backoff import Random
 from lakemq.client.channel import AsyncConnector, embedded
 from lakemq.client.config import Acks, ClientConfig, Compressions, Selector, SelectorName, Settings, make_config
-from lakemq.client.consumer import ConsumerCore, ConsumerSettings
+from lakemq.client.consumer import ConsumerCore, ConsumerSettings, filter_text
 from lakemq.client.core import Core
-from lakemq.client.delivery import Delivery
 from lakemq.client.duration import Duration, duration_ms
 from lakemq.client.errors import BrokerUnreachableError, BufferFullError, ClosedError, SendTimeoutError
-from lakemq.client.handlers import Handler, log_failure
+from lakemq.client.handlers import LOCAL_RETRIES, Handler
 from lakemq.client.lanes import NOTHING_ELSE, Lanes
 from lakemq.client.offsets import Move, PartitionLag, Start
 from lakemq.client.outbox import Outbox
 from lakemq.client.outbox_file import OutboxFile
-from lakemq.client.outgoing import Body, Message, Tags
+from lakemq.client.outgoing import Body, Message, Tags, scheduled
 from lakemq.client.parcel import Parcel
+from lakemq.client.parking import Parking
 from lakemq.client.position_file import PositionFile
 from lakemq.client.producer import Producer
 from lakemq.client.promise import Promise, start
@@ -38,7 +40,6 @@ from lakemq.client.receipt import Receipt, SendReport
 from lakemq.client.system_clock import SystemClock
 from lakemq.clock import Clock
 
-AsyncFunction = Callable[[Delivery], Awaitable[object]]
 H = TypeVar("H", bound=AsyncFunction)
 
 
@@ -170,9 +171,13 @@ class AsyncClient:
         priority: int = 0,
         timeout: Duration | None = None,
         uniq_id: str | None = None,
+        delay: Duration | None = None,
+        deliver_at: datetime | int | None = None,
+        expire: Duration | datetime | None = None,
     ) -> Receipt:
         """Send one message and wait until the broker has confirmed it; see `Client.send`."""
         driver = self._here()
+        headers = scheduled(headers, delay, deliver_at, expire, self._clock.wall_ms())
         driver.enter()
         return await driver.settled(
             self._producer.send(
@@ -212,9 +217,14 @@ class AsyncClient:
         priority: int = 0,
         timeout: Duration | None = None,
         uniq_id: str | None = None,
+        delay: Duration | None = None,
+        deliver_at: datetime | int | None = None,
+        expire: Duration | datetime | None = None,
     ) -> "asyncio.Future[Receipt]":
         """Put a message into the buffer; the future is its outcome. Waits only while the buffer is full."""
         driver = self._here()
+        if delay is not None or deliver_at is not None or expire is not None:
+            headers = scheduled(headers, delay, deliver_at, expire, self._clock.wall_ms())
         with_it = (key, tags, headers, partition, ordered, acks, priority, uniq_id)
         if isinstance(body, bytes) and with_it == NOTHING_ELSE:
             taken = self._lanes.put_plain(topic, body)
@@ -269,6 +279,8 @@ class AsyncClient:
         ack_timeout: Duration | None = None,
         long_poll: Duration = "5s",
         prefetch: int = 1,
+        tags: Tags | None = None,
+        filter: str | None = None,
     ) -> AsyncConsumer:
         """Receive messages of a topic: each goes to one consumer of the group; see `Client.consumer`."""
         settings = ConsumerSettings(
@@ -277,6 +289,7 @@ class AsyncClient:
             ack_timeout_ms=0 if ack_timeout is None else duration_ms(ack_timeout),
             long_poll_ms=duration_ms(long_poll),
             prefetch=prefetch,
+            filter=filter_text(tags, filter),
         )
         driver = self._here()
         core = ConsumerCore(self._core, self._producer.topic(topic), self._config.full_app(group), settings)
@@ -324,11 +337,25 @@ class AsyncClient:
 
     # Handlers
 
-    def handler(self, topic: str, *, group: str | None = None, concurrency: int = 8) -> Callable[[H], H]:
-        """Have the decorated coroutine called with each message: returning acks it, raising has it retried."""
+    def handler(
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        concurrency: int = 8,
+        tags: Tags | None = None,
+        filter: str | None = None,
+        local_retries: int = LOCAL_RETRIES,
+        park: str | Path | None = None,
+    ) -> Callable[[H], H]:
+        """Have the decorated coroutine called with each message: returning acks it, raising has it retried.
+
+        See `Client.handler`.
+        """
+        wanted, place = filter_text(tags, filter), None if park is None else Path(park)
 
         def add(function: H) -> H:
-            self._handlers.append(Handler(topic, function, group, concurrency))
+            self._handlers.append(Handler(topic, function, group, concurrency, wanted, local_retries, place))
             return function
 
         return add
@@ -336,14 +363,18 @@ class AsyncClient:
     async def run(self) -> None:
         """Feed the handlers until `stop` or cancelled; what is under way is finished and acked."""
         self._stop = asyncio.Event()
+        parkings = [self._parking(one) for one in self._handlers]
         consumers = [
-            (handler, self.consumer(handler.topic, group=handler.group, auto_ack=False)) for handler in self._handlers
+            self.consumer(one.topic, group=one.group, auto_ack=False, filter=one.filter) for one in self._handlers
         ]
-        serving = [asyncio.create_task(self._serve(handler, consumer)) for handler, consumer in consumers]
+        serving = [
+            asyncio.create_task(AsyncServing(self._here(), *each).run())
+            for each in zip(self._handlers, consumers, parkings, strict=True)
+        ]
         try:
             await asyncio.wait([asyncio.create_task(self._stop.wait()), *serving], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for _, consumer in consumers:
+            for consumer in consumers:
                 consumer.stop()
             await asyncio.gather(*serving)
 
@@ -352,29 +383,11 @@ class AsyncClient:
         if self._stop is not None:
             self._stop.set()
 
-    async def _serve(self, handler: Handler[AsyncFunction], consumer: AsyncConsumer) -> None:
-        free = asyncio.Semaphore(handler.concurrency)
-
-        async def work(delivery: Delivery) -> None:
-            try:
-                await handler.function(delivery)
-                delivery.ack()
-            except Exception as error:  # whatever the user's handler raises means: again
-                log_failure(handler, delivery, error)
-                delivery.retry()
-            finally:
-                free.release()
-
-        working: set[asyncio.Task[None]] = set()
-        async with consumer:
-            try:
-                async for delivery in consumer:
-                    await free.acquire()
-                    task = asyncio.create_task(work(delivery))
-                    working.add(task)
-                    task.add_done_callback(working.discard)
-            finally:
-                await asyncio.gather(*working)
+    def _parking(self, handler: Handler[AsyncFunction]) -> Parking | None:
+        if handler.park is None:
+            return None
+        topic, app = self._producer.topic(handler.topic), self._config.full_app(handler.group)
+        return Parking(handler.park, topic, app, self._config.outbox_bytes_max)
 
     # The rest
 

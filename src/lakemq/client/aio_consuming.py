@@ -83,6 +83,11 @@ class AsyncConsumer(AsyncSource):
         super().__init__(driver, core, sources)
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether nothing more will come."""
+        return self._core.is_stopped
+
+    @property
     def lost(self) -> int:
         """Messages whose lease ended before their ack arrived; they come again."""
         return self._core.lost
@@ -108,7 +113,7 @@ class AsyncConsumer(AsyncSource):
                 continue
             core.unhand()
             lease = batch[0]._lease
-            assert lease is not None
+            assert isinstance(lease, Lease)
             marks, at = lease.marks, -1
             try:
                 for delivery in batch:

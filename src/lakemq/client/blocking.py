@@ -9,6 +9,7 @@ import random
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar, Unpack
@@ -19,20 +20,21 @@ from lakemq.client.admin import AdminClient
 from lakemq.client.backoff import Random
 from lakemq.client.channel import Connector, embedded
 from lakemq.client.config import Acks, ClientConfig, Compressions, Selector, SelectorName, Settings, make_config
-from lakemq.client.consumer import ConsumerCore, ConsumerSettings
+from lakemq.client.consumer import ConsumerCore, ConsumerSettings, filter_text
 from lakemq.client.consuming import Consumer, Reader
 from lakemq.client.core import Core
 from lakemq.client.delivery import Delivery
 from lakemq.client.duration import Duration, duration_ms
 from lakemq.client.errors import BrokerUnreachableError, BufferFullError, ClosedError, ForkedError, SendTimeoutError
 from lakemq.client.future import SendFuture
-from lakemq.client.handlers import Handler
+from lakemq.client.handlers import LOCAL_RETRIES, Handler
 from lakemq.client.lanes import NOTHING_ELSE, Lanes
 from lakemq.client.offsets import Move, PartitionLag, Start
 from lakemq.client.outbox import Outbox
 from lakemq.client.outbox_file import OutboxFile
-from lakemq.client.outgoing import Body, Message, Tags
+from lakemq.client.outgoing import Body, Message, Tags, scheduled
 from lakemq.client.parcel import Parcel
+from lakemq.client.parking import Parking
 from lakemq.client.position_file import PositionFile
 from lakemq.client.producer import Producer
 from lakemq.client.promise import Promise, start
@@ -176,13 +178,18 @@ class Client:
         priority: int = 0,
         timeout: Duration | None = None,
         uniq_id: str | None = None,
+        delay: Duration | None = None,
+        deliver_at: datetime | int | None = None,
+        expire: Duration | datetime | None = None,
     ) -> Receipt:
         """Send one message and wait until the broker has confirmed it; str is sent as UTF-8, dict and list as JSON.
 
         Messages with the same key go to the same partition; `ordered` keeps them in order through every retry. A
-        message with a `uniq_id` is stored once, however often it is sent.
+        message with a `uniq_id` is stored once, however often it is sent. With `delay`, or `deliver_at` (a datetime,
+        or ms since 1970), it is delivered then; past `expire` (a span from now, or a datetime) it is not any more.
         """
         pump = self._here()
+        headers = scheduled(headers, delay, deliver_at, expire, self._clock.wall_ms())
         pump.enter()
         try:
             promise = self._producer.send(
@@ -222,11 +229,16 @@ class Client:
         priority: int = 0,
         timeout: Duration | None = None,
         uniq_id: str | None = None,
+        delay: Duration | None = None,
+        deliver_at: datetime | int | None = None,
+        expire: Duration | datetime | None = None,
     ) -> SendFuture:
         """Put a message into the buffer and go on; it leaves with others, within a few milliseconds.
 
         Waits while the buffer is full, for `timeout` at most; with 0 a full buffer is a BufferFullError at once.
         """
+        if delay is not None or deliver_at is not None or expire is not None:
+            headers = scheduled(headers, delay, deliver_at, expire, self._clock.wall_ms())
         with_it = (key, tags, headers, partition, ordered, acks, priority, uniq_id)
         if (
             isinstance(body, bytes)
@@ -279,11 +291,14 @@ class Client:
         ack_timeout: Duration | None = None,
         long_poll: Duration = "5s",
         prefetch: int = 1,
+        tags: Tags | None = None,
+        filter: str | None = None,
     ) -> Consumer:
         """Receive messages of a topic: each goes to one consumer of the group.
 
         `count` is how many are fetched at most at a time; `prefetch` how many fetched lots lie ready beside the one
-        at hand; `ack_timeout` for how long messages are lent (extended while they are worked on).
+        at hand; `ack_timeout` for how long messages are lent (extended while they are worked on). `tags` ("paid |
+        refund") or `filter` ("total > 100 AND region = 'eu'") say which messages the whole group gets from now on.
         """
         pump = self._here()
         settings = ConsumerSettings(
@@ -292,6 +307,7 @@ class Client:
             ack_timeout_ms=0 if ack_timeout is None else duration_ms(ack_timeout),
             long_poll_ms=duration_ms(long_poll),
             prefetch=prefetch,
+            filter=filter_text(tags, filter),
         )
         with pump.lock:
             core = ConsumerCore(self._core, self._producer.topic(topic), self._config.full_app(group), settings)
@@ -341,11 +357,26 @@ class Client:
 
     # Handlers
 
-    def handler(self, topic: str, *, group: str | None = None, concurrency: int = 8) -> Callable[[H], H]:
-        """Have the decorated function called with each message: returning acks it, raising has it retried."""
+    def handler(
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        concurrency: int = 8,
+        tags: Tags | None = None,
+        filter: str | None = None,
+        local_retries: int = LOCAL_RETRIES,
+        park: str | Path | None = None,
+    ) -> Callable[[H], H]:
+        """Have the decorated function called with each message: returning acks it, raising has it retried.
+
+        Raising has it called again on the spot first, `local_retries` times. It may return `Settle.DROP`, `RETRY`,
+        `DEAD` or `later("1h")` instead. `park` is a directory for what the broker cannot take back for a retry.
+        """
+        wanted, place = filter_text(tags, filter), None if park is None else Path(park)
 
         def add(function: H) -> H:
-            self._handlers.append(Handler(topic, function, group, concurrency))
+            self._handlers.append(Handler(topic, function, group, concurrency, wanted, local_retries, place))
             return function
 
         return add
@@ -361,6 +392,12 @@ class Client:
     def stop(self) -> None:
         """End `run`."""
         self._stop.set()
+
+    def _parking(self, handler: Handler[Callable[[Delivery], object]]) -> Parking | None:
+        if handler.park is None:
+            return None
+        topic, app = self._producer.topic(handler.topic), self._config.full_app(handler.group)
+        return Parking(handler.park, topic, app, self._config.outbox_bytes_max)
 
     # The rest
 

@@ -16,12 +16,13 @@ from lakemq.client.core import Core
 from lakemq.client.delivery import Delivery, open_messages
 from lakemq.client.errors import ClosedError, RequestTimeoutError
 from lakemq.client.lease import Lease
-from lakemq.client.promise import Promise, Steps, start
+from lakemq.client.outgoing import Tags
+from lakemq.client.promise import Promise, Steps, resolved, start
 from lakemq.client.router import Broker
 from lakemq.client.session import Session, State
 from lakemq.errors import BadParameterError, ConsumerNotFoundError, LakeMQError, UnsupportedCommandError, from_status
 from lakemq.wire.consume import FetchTopicMessage, FetchTopicMessageAck, TopicFetch, TopicPartitions
-from lakemq.wire.own import ExtendLease
+from lakemq.wire.own import ExtendLease, SetFilter
 from lakemq.wire.session import AddConsumer
 
 COUNT_MAX = 32767  # what the request has room for
@@ -37,12 +38,22 @@ class ConsumerSettings:
     long_poll_ms: int = 5000
     prefetch: int = 1
     auto_ack: bool = True
+    filter: str | None = None  # what the subscription shall want from now on; None: as it is
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= COUNT_MAX:
             raise BadParameterError(f"count is 1 to {COUNT_MAX}, not {self.count}")
         if self.prefetch < 0:
             raise BadParameterError(f"prefetch is 0 or more, not {self.prefetch}")
+
+
+def filter_text(tags: Tags | None, wanted: str | None) -> str | None:
+    """The filter that a user asks for, by tags or by an expression; None to leave it as it is."""
+    if tags is None:
+        return wanted
+    if wanted is not None:
+        raise BadParameterError("give tags or filter; in a filter, write TAGS = 'paid'")
+    return (tags if isinstance(tags, str) else " || ".join(tags)) or "*"
 
 
 class ConsumerCore:
@@ -70,6 +81,7 @@ class ConsumerCore:
         self._fetching: dict[int, Broker] = {}
         self._is_watching = False
         self._can_extend = core.config.max_processing_ms > 0
+        self._can_judge = True  # whether the broker knows SETTLE
         self._ack_timeout_ms = settings.ack_timeout_ms
         self._error: LakeMQError | None = None
 
@@ -131,6 +143,7 @@ class ConsumerCore:
                 if lease.acking is None:
                     break
                 yield self._core.within(lease.acking, deadline_ms)
+            self._give_up(lease, ClosedError("the consumer was closed"))
         self._in_hand.clear()
         self._core.finish_owner(self._owner)
 
@@ -138,28 +151,72 @@ class ConsumerCore:
 
     def send_acks(self, lease: Lease) -> None:
         """Send what is settled; one request at a time, so that they arrive in order."""
-        end = lease.settled_to
-        if lease.acking is not None or lease.is_lost or end == lease.acked:
+        core, end = self._core, lease.settled_to
+        if lease.acking is not None or lease.is_lost or end == lease.acked or core.now_ms < lease.wait_ms:
             return
-        core = self._core
-        frame, end = lease.ack_frame(end, self.topic, self.app)
+        is_judged = lease.is_judged_next
+        frame, end = (lease.settle_frame if is_judged else lease.ack_frame)(end, self.topic, self.app)
         lease.acking = Promise()
         asked = lease.session.ask_frame(frame, core.now_ms, core.wall_ms, core.now_ms + core.config.timeout_ms)
-        asked.then(partial(self._ack_answered, lease, end))
+        asked.then(partial(self._judged if is_judged else self._ack_answered, lease, end))
 
     def _ack_answered(self, lease: Lease, end: int, answer: Promise[Any]) -> None:
         acking, lease.acking = lease.acking, None
         error = answer.error or _code_error(answer.result(), f"{self.topic}, partition {lease.partition}")
         if error is None:
-            lease.acked = end
-            if lease.acked == len(lease):
-                self._in_hand.pop(lease, None)
-            elif lease.is_done:  # the next run
-                self.send_acks(lease)
+            lease.passed(end)
+            self._go_on(lease)
         elif not isinstance(error, RequestTimeoutError) or lease.session.state is not State.READY:
             self._lose(lease, error)  # a time-out alone is tried again when it is next looked at
         if acking is not None:
             acking.resolve(None)
+
+    def _judged(self, lease: Lease, end: int, answer: Promise[Any]) -> None:
+        """A SETTLE is answered, message by message: what the broker cannot take now is put off, or taken back."""
+        acking, lease.acking = lease.acking, None
+        error = answer.error
+        if error is None:
+            refused = lease.judged(end, answer.result())
+            for place, code in refused:
+                self._refused(lease, place, from_status(code, f"{self.topic}, partition {lease.partition}"))
+            if not refused:
+                lease.unheard = 0
+                self._go_on(lease)
+        elif isinstance(error, UnsupportedCommandError):
+            self._can_judge = False
+            lease.speak_plainly()
+            self._go_on(lease)
+        elif not isinstance(error, RequestTimeoutError) or lease.session.state is not State.READY:
+            self._lose(lease, error)
+        if acking is not None:
+            acking.resolve(None)
+
+    def _refused(self, lease: Lease, place: int, error: LakeMQError) -> None:
+        verdict = lease.verdicts.get(place)
+        if lease.is_lost or verdict is None:
+            return
+        if not error.retriable:
+            self._lose(lease, error)
+        elif verdict.on_refused is not None:
+            lease.reopen(place)
+            verdict.on_refused(error)
+        else:
+            lease.unheard += 1
+            lease.wait_ms = self._core.now_ms + self._core.pause(lease.unheard)
+
+    def _go_on(self, lease: Lease) -> None:
+        """Something more of it is with the broker: the next run, or it is done with."""
+        if lease.acked == len(lease):
+            self._in_hand.pop(lease, None)
+        elif lease.is_done:
+            self.send_acks(lease)
+
+    def _give_up(self, lease: Lease, error: LakeMQError) -> None:
+        """No broker will hear what is to become of these."""
+        for place in sorted(lease.verdicts):
+            verdict = lease.reopen(place)
+            if verdict is not None and verdict.on_refused is not None:
+                verdict.on_refused(error)
 
     def _lose(self, lease: Lease, why: BaseException) -> None:
         if lease.is_lost:
@@ -176,6 +233,7 @@ class ConsumerCore:
                 f"{self.topic}, partition {lease.partition}: {count} messages are delivered again, "
                 f"because their lease is lost: {why}",
             )
+        self._give_up(lease, why if isinstance(why, LakeMQError) else ClosedError(str(why)))
         self._make_room()
 
     def _watch(self) -> None:
@@ -268,13 +326,16 @@ class ConsumerCore:
                 yield from self._after_failure(error, failures)
             else:
                 failures = 0
-                self._took(session, ack)
+                if not self._took(session, ack) and session.is_leaving:  # it answers at once, with nothing
+                    yield core.sleep(core.pause(1))
 
     def _ask(self, broker: Broker) -> Steps[tuple[Session, FetchTopicMessageAck]]:
         core, settings = self._core, self.settings
         timeout_ms = core.config.timeout_ms
         session = yield from core.connected(broker.address, self._owner, core.now_ms + timeout_ms)
         yield from core.introduced(session, AddConsumer, self.topic, self.app, core.now_ms + timeout_ms)
+        if settings.filter is not None:
+            yield from self._filtered(session, settings.filter)
         command = FetchTopicMessage(
             (TopicFetch(self.topic, settings.count),), self.app, settings.ack_timeout_ms, settings.long_poll_ms
         )
@@ -284,6 +345,17 @@ class ConsumerCore:
             session.introduced.pop((AddConsumer, self.topic, self.app), None)
             raise
         return session, ack
+
+    def _filtered(self, session: Session, wanted: str) -> Steps[None]:
+        """Make sure that the broker at the other end was told what we want."""
+        key = (SetFilter, self.topic, self.app)
+        if not session.knows(key):
+            core = self._core
+            command = SetFilter(self.topic, self.app, wanted)
+            ack = yield core.ask(session, command, core.now_ms + core.config.timeout_ms)
+            if ack.code:
+                raise from_status(ack.code, f"{self.topic}: filter {wanted!r}")
+            session.introduced[key] = resolved(None)
 
     def _after_failure(self, error: LakeMQError, failures: int) -> Steps[None]:
         """Wait before the next try, or give up where trying is of no use."""
@@ -295,9 +367,10 @@ class ConsumerCore:
             self._core.note("warning", f"{self.topic}: {error}; trying again")
         yield self._core.sleep(self._core.pause(failures))
 
-    def _took(self, session: Session, ack: FetchTopicMessageAck) -> None:
+    def _took(self, session: Session, ack: FetchTopicMessageAck) -> bool:
+        """What a fetch brought; whether that was something."""
         if self.is_stopped or session.state is not State.READY:
-            return
+            return False
         by_partition: dict[int, list[Any]] = {}
         for found in ack.topics:
             for one in open_messages(self.topic, found.messages):
@@ -308,6 +381,7 @@ class ConsumerCore:
                     self.damaged += len(one.starts)
                     self._core.note("error", f"{len(one.starts)} messages are given back: {one.damage}")
             lease = Lease(session, carried, self._core.now_ms, self._ack_timeout_ms, self.on_lease_done)
+            lease.can_judge = self._can_judge
             self._in_hand[lease] = None
             self._waiting.append(lease)
             if lease.is_done:  # nothing in it for the user
@@ -315,6 +389,7 @@ class ConsumerCore:
         if by_partition:
             self._watch()
             self._wake()
+        return bool(by_partition)
 
     @property
     def _wants_more(self) -> bool:

@@ -100,6 +100,11 @@ class Consumer(_Source):
         super().__init__(pump, core)
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether nothing more will come."""
+        return self._core.is_stopped
+
+    @property
     def lost(self) -> int:
         """Messages whose lease ended before their ack arrived; they come again."""
         return self._core.lost
@@ -157,7 +162,7 @@ class Consumer(_Source):
         core, auto_ack = self._core, self._core.settings.auto_ack
         core.unhand()
         lease = batch[0]._lease
-        assert lease is not None
+        assert isinstance(lease, Lease)
         marks, at = lease.marks, -1
         try:
             for delivery in batch:

@@ -41,6 +41,9 @@ from lakemq.wire.session import AddConnection, AddConsumer, AddProducer, RemoveC
 
 SHARED = 0  # the owner of connections for all but consumers
 
+_NOBODY: set[int] = set()
+_UNTIL_TOLD_MS = 1 << 62
+
 # After these, what we know of the topic is wrong or out of date.
 SPOILING = (
     NoPermissionError,
@@ -68,6 +71,7 @@ class Core:
         self._seeds = seeds
         self._sessions: dict[tuple[Address, int], Session] = {}
         self._backoffs: dict[Address, Backoff] = {}
+        self._avoided: dict[Address, int] = {}  # brokers that are about to go, and until when others are preferred
         self._refreshes: dict[tuple[str, str], Promise[Route]] = {}
         self._effects: list[Effect] = []
         self._owners = SHARED
@@ -88,10 +92,13 @@ class Core:
 
     def received(self, session: Session, frames: list[memoryview]) -> None:
         """Whole frames have come."""
+        was_leaving = session.is_leaving
         try:
             session.received(frames, self.now_ms, self.wall_ms)
         except BadFrameError as error:
             self._drop(session, ConnectionLostError(str(error)))
+        if session.is_leaving is not was_leaving:
+            self._told(session)
 
     def congested(self, session: Session, is_congested: bool) -> None:
         """A socket takes no more for now, or does again."""
@@ -155,6 +162,17 @@ class Core:
         """Ask for the metadata anew, if the error says that it is wrong."""
         if isinstance(error, SPOILING):
             self.router.spoil(topic, app)
+
+    def avoid(self, address: Address) -> None:
+        """That broker has refused because it is about to go, or not ready yet: leave it alone for a moment."""
+        self._avoided[address] = max(self._avoided.get(address, 0), self.now_ms + self.config.backoff_max_ms)
+
+    def avoided(self, route: Route) -> set[int]:
+        """Which of a topic's brokers are better not sent to, if others will do."""
+        if not self._avoided:
+            return _NOBODY
+        now_ms = self.now_ms
+        return {one.id for one in route.brokers.values() if self._avoided.get(one.address, 0) > now_ms}
 
     def ask(self, session: Session, command: Command, deadline_ms: int) -> Promise[Any]:
         """Send a request on a connection that is ready."""
@@ -252,6 +270,14 @@ class Core:
 
     # Inside
 
+    def _told(self, session: Session) -> None:
+        """A broker has said that it is about to go, or that it is not."""
+        if session.is_leaving:
+            self._avoided[session.address] = _UNTIL_TOLD_MS
+            self.note("info", f"{session.address} is {session.notice}; others are preferred")
+        else:
+            self._avoided.pop(session.address, None)
+
     def _next_sequence(self) -> int:
         self._sequence += 1
         return self._sequence
@@ -306,6 +332,8 @@ class Core:
             del self._sessions[session.address, session.owner]
         if session.state is not State.CLOSED and not self.is_closed and not isinstance(error, ClosedError):
             self._backoff(session.address).failed(self.now_ms)
+        if session.is_leaving:  # whoever comes next at that address speaks for itself
+            self._avoided.pop(session.address, None)
         session.lost(error)
 
     def _refresh(self, topic: str, app: str) -> Promise[Route]:

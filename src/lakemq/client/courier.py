@@ -190,16 +190,19 @@ class Courier:
         parcel.address_to(partition)
         try:
             ack = yield self._ask(session, parcel, timeout_ms)
+            self.arrived(parcel, ack)
         except ProducerNotFoundError:
             session.introduced.pop((AddProducer, parcel.topic, self._app), None)
             raise
-        self.arrived(parcel, ack)
+        except ServiceUnavailableError:
+            core.avoid(broker.address)
+            raise
         parcel.partition = partition
 
     def _choose(self, route: Route, parcel: Parcel, tried: set[int]) -> tuple[int, Broker]:
         partition = parcel.partition
         if partition is None:
-            partition = self.selector.select(route.without(tried), parcel.key, parcel.is_ordered)
+            partition = self.selector.select(self._writable(route, tried), parcel.key, parcel.is_ordered)
         elif partition not in route.partitions:
             raise BadParameterError(f"{parcel.topic} has no partition {partition}; it has {len(route.partitions)}")
         broker = route.leaders.get(partition)
@@ -207,6 +210,15 @@ class Courier:
             self._core.router.spoil(parcel.topic, self._app)
             raise NoPartitionGroupError(f"partition {partition} of {parcel.topic} has no leader")
         return partition, broker
+
+    def _writable(self, route: Route, tried: set[int]) -> Route:
+        """The route without those that were tried or are about to go, as long as others are left."""
+        avoided = self._core.avoided(route)
+        if avoided:
+            others = route.without(tried | avoided)
+            if others is not route:
+                return others
+        return route.without(tried)
 
     def _ask(self, session: Session, parcel: Parcel, timeout_ms: int) -> Promise[Any]:
         level, parts, count = _LEVELS[parcel.acks], parcel.parts, len(parcel.heads)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lakemq.attributes import TAGS, UNIQ_ID, decode_attributes
 from lakemq.batch import HEAD
 from lakemq.checksum import crc32
+from lakemq.client.duration import Duration, duration_ms
 from lakemq.client.outgoing import TAG_SEPARATOR
 from lakemq.client.receipt import place_id
 from lakemq.compression import decompress
@@ -19,12 +20,19 @@ from lakemq.envelope import decode_text
 from lakemq.errors import ChecksumError, LakeMQError, SerializationError
 from lakemq.message import AckType
 from lakemq.record import BATCH_BIT, COMPRESSED_BIT, FIXED, FIXED_BYTES, UNSET_CRCS, SystemCode
+from lakemq.wire.consume import RETRY_PARTITION
 from lakemq.wire.messages import MessageBlock
+from lakemq.wire.own import BY_POLICY, SettleOutcome
 
 if TYPE_CHECKING:
-    from lakemq.client.lease import Lease
+    from lakemq.client.lease import Hold
 
-ATTEMPT = "LAKEMQ_ATTEMPT"  # set by a broker that delivers again: which time this is
+# Set by a broker that delivers again: which time this is, and where the message is stored.
+ATTEMPT = "LAKEMQ_ATTEMPT"
+ORIGIN_PARTITION = "LAKEMQ_PARTITION"
+ORIGIN_INDEX = "LAKEMQ_INDEX"
+REASON_CHARACTERS_MAX = 1000
+_OURS = "LAKEMQ_"
 _ITEM_BYTES_MIN = 17
 _ITEM_SIZES = struct.Struct(">i3xi")  # of the item and of its body
 _ITEM_BODY = 7  # where the length of an item's body is
@@ -43,6 +51,8 @@ class Carried:
         "count",
         "damage",
         "index",
+        "origin_index",
+        "origin_partition",
         "partition",
         "sent_at",
         "starts",
@@ -77,6 +87,20 @@ class Carried:
         except LakeMQError as error:
             self.damage = error
             self.starts = [_PLAIN] * max(self.count, 1)
+        # Where it is stored; what is delivered again comes by another number, and is settled by that.
+        self.origin_partition: int = partition
+        self.origin_index: int = index
+        if partition == RETRY_PARTITION:
+            self._find_origin()
+
+    def _find_origin(self) -> None:
+        try:
+            attributes = self.attributes()
+        except LakeMQError:  # told when somebody looks at them
+            return
+        place = attributes.get(ORIGIN_PARTITION, ""), attributes.get(ORIGIN_INDEX, "")
+        if all(text.isdecimal() and len(text) < 20 for text in place):
+            self.origin_partition, self.origin_index = int(place[0]), int(place[1])
 
     def tail(self) -> tuple[bytes, bytes]:
         """Key and attributes, of the message itself or of the carrier."""
@@ -90,6 +114,12 @@ class Carried:
         if self._attributes is None:
             self._attributes = decode_attributes(self.tail()[1])
         return self._attributes
+
+
+def reason_of(error: BaseException) -> str:
+    """What is kept of an error with the message that it befell."""
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def open_messages(topic: str, block: MessageBlock) -> list[Carried]:
@@ -130,7 +160,7 @@ class Delivery:
 
     __slots__ = ("_at", "_attributes", "_carried", "_lease", "_place", "offset")
 
-    def __init__(self, carried: Carried, at: int, offset: int, lease: "Lease | None", place: int) -> None:
+    def __init__(self, carried: Carried, at: int, offset: int, lease: "Hold | None", place: int) -> None:
         self._carried = carried
         self._at = at
         self._lease = lease
@@ -148,8 +178,8 @@ class Delivery:
 
     @property
     def partition(self) -> int:
-        """Its partition."""
-        return self._carried.partition
+        """The partition it is stored in."""
+        return self._carried.origin_partition
 
     @property
     def sent_at(self) -> int:
@@ -191,7 +221,11 @@ class Delivery:
     @property
     def headers(self) -> dict[str, str]:
         """The headers it was sent with."""
-        return {name: value for name, value in self.attributes().items() if name not in (TAGS, UNIQ_ID, ATTEMPT)}
+        return {
+            name: value
+            for name, value in self.attributes().items()
+            if name not in (TAGS, UNIQ_ID) and not name.startswith(_OURS)
+        }
 
     @property
     def message_id(self) -> str:
@@ -202,7 +236,7 @@ class Delivery:
     def attempt(self) -> int:
         """Which time it is delivered, as far as the broker says: 1 is the first."""
         text = self._carried.attributes().get(ATTEMPT, "1")
-        return int(text) if text.isdigit() else 1
+        return int(text) if text.isdecimal() and len(text) < 10 else 1
 
     def attributes(self) -> dict[str, str]:
         """All that was sent with it, by its name on the wire."""
@@ -228,15 +262,34 @@ class Delivery:
         if self._lease is not None:
             self._lease.settle(self._place, AckType.SUCCESS)
 
-    def retry(self) -> None:
-        """It did not work out: the broker delivers it again later, or keeps it as a dead letter after the last time."""
-        if self._lease is not None:
+    def retry(self, after: Duration | None = None, *, reason: str = "") -> None:
+        """It did not work out: the broker delivers it again later, or keeps it as a dead letter after the last time.
+
+        `after` says how much later, instead of the consumer policy. The reason is kept with a dead letter.
+        """
+        if self._lease is None:
+            return
+        if after is None and not reason:
             self._lease.settle(self._place, AckType.EXCEPTION)
+        else:
+            after_ms = BY_POLICY if after is None else duration_ms(after)
+            self._lease.settle_as(self._place, SettleOutcome.RETRY, after_ms, reason[:REASON_CHARACTERS_MAX])
+
+    def dead_letter(self, reason: str = "") -> None:
+        """It will never work out: the broker keeps it, with the reason, for an operator to look at."""
+        if self._lease is not None:
+            outcome = SettleOutcome.DEAD_LETTER
+            self._lease.settle_as(self._place, outcome, BY_POLICY, reason[:REASON_CHARACTERS_MAX])
 
     @property
     def is_settled(self) -> bool:
-        """Whether it was acked, or is to be retried."""
+        """Whether it was acked, is to be retried, or is a dead letter."""
         return self._lease is None or self._lease.is_settled(self._place)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its lease is over: then it is delivered again, whatever is done with it here."""
+        return self._lease is not None and self._lease.is_lost
 
     def _key_and_attributes(self) -> tuple[bytes, bytes]:
         carried, at = self._carried, self._at
@@ -262,7 +315,7 @@ class Delivery:
         if error is None:
             self.ack()
         elif isinstance(error, Exception):  # stopped by Ctrl-C or cancelled: it comes again by itself
-            self.retry()
+            self.retry(reason=reason_of(error))
 
     async def __aenter__(self) -> "Delivery":
         return self

@@ -1,7 +1,8 @@
 """What one answer to FETCH_TOPIC_MESSAGE lent: messages of one partition, and which of them are settled.
 
-Settling is a single write into a byte array, so any thread may do it, in any order. The broker takes acks only as runs
-without gaps from the first message on, so what can be sent is the settled prefix.
+Settling is a single write into a byte array, so any thread may do it, in any order. Acks are sent as runs without gaps
+from the first message on, which every broker takes; so what can be sent is the settled prefix. What says more than an
+ack can (when to try again, why it failed) has a verdict beside its mark and is sent as SETTLE, message by message.
 
 A delivery knows its lease, and the lease does not know its deliveries: they are made when handed out, and what was
 received is gone with the last of them instead of waiting for the garbage collector.
@@ -10,24 +11,73 @@ received is gone with the last of them instead of waiting for the garbage collec
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, repeat
 from itertools import count as counter
+from typing import Protocol
 
 from lakemq.client.delivery import Carried, Delivery
+from lakemq.client.errors import BrokerUnreachableError
 from lakemq.client.promise import Promise
 from lakemq.client.session import Frame, Session
+from lakemq.errors import LakeMQError
 from lakemq.message import AckType
 from lakemq.wire.buffer import Buffer
-from lakemq.wire.dialect import VERSION_OURS
+from lakemq.wire.commands import encode_request
+from lakemq.wire.dialect import VERSION_OURS, Form
 from lakemq.wire.header import Header
+from lakemq.wire.own import Settle, SettleAck, Settlement, SettleOutcome, TopicSettlements
 
 OPEN = 0xFF
+JUDGED = 0x10  # settled with a verdict, which the broker does not know yet
+KNOWN = 0x11  # the broker knows, though not all before it
 _OPEN = bytes([OPEN])
 _SUCCESS = bytes([AckType.SUCCESS])
 _RUN_MAX = 32_000  # of acks in one request: an array holds 32767
 _COMMIT_ACK = 32
 _ACK = struct.Struct(">hqb")
 _SHORT = struct.Struct(">h")
+_JUDGED = bytes([JUDGED])
+_JUDGED_MAX = 500  # in one SETTLE: reasons may be long
+_FORM = Form()
+# What a broker that does not know SETTLE is told instead.
+_PLAIN_TYPES = {
+    SettleOutcome.DONE: AckType.SUCCESS,
+    SettleOutcome.RETRY: AckType.EXCEPTION,
+    SettleOutcome.DEAD_LETTER: AckType.OTHER,
+}
+
+Refused = Callable[[LakeMQError], None]
+
+
+class Hold(Protocol):
+    """Who a delivery is settled with: a lease, or what keeps it on the consumer's own disk."""
+
+    is_lost: bool
+
+    def settle(self, place: int, how: int) -> None:
+        """One is done with; the first word counts."""
+        ...
+
+    def settle_as(
+        self, place: int, outcome: SettleOutcome, after_ms: int, reason: str, on_refused: Refused | None = None
+    ) -> None:
+        """The same with all that SETTLE can say."""
+        ...
+
+    def is_settled(self, place: int) -> bool:
+        """Whether one is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is to become of one message. If no broker takes it, it is open again, and `on_refused` hears why."""
+
+    outcome: SettleOutcome
+    after_ms: int
+    reason: str
+    on_refused: Refused | None = None
 
 
 class Lease:
@@ -41,6 +91,7 @@ class Lease:
         "_starts",
         "acked",
         "acking",
+        "can_judge",
         "end_ms",
         "extended_ms",
         "is_extending",
@@ -50,6 +101,9 @@ class Lease:
         "received_ms",
         "session",
         "taken",
+        "unheard",
+        "verdicts",
+        "wait_ms",
     )
 
     def __init__(
@@ -69,6 +123,10 @@ class Lease:
         self.acked = 0  # so many the broker knows to be settled
         self.acking: Promise[None] | None = None  # while an ack is on its way
         self.taken = 0  # so many were handed to the user
+        self.can_judge = True  # whether the broker knows SETTLE
+        self.verdicts: dict[int, Verdict] = {}  # by place
+        self.unheard = 0  # tries in a row to settle something that the broker put off
+        self.wait_ms = 0  # nothing is sent before this
         self._on_done = on_done
         self._carried = carried
         self._starts = list(accumulate((len(one.starts) for one in carried), initial=0))  # places, by MESSAGE
@@ -101,12 +159,24 @@ class Lease:
         """Whether one is."""
         return self.marks[place] != OPEN
 
-    def settle(self, place: int, how: AckType) -> None:
+    def settle(self, place: int, how: int) -> None:
         """One is done with; the first word counts."""
         if self.marks[place] == OPEN:
             self.marks[place] = how
             if self.marks.find(_OPEN, self.acked) < 0:
                 self._on_done(self)
+
+    def settle_as(
+        self, place: int, outcome: SettleOutcome, after_ms: int, reason: str, on_refused: Refused | None = None
+    ) -> None:
+        """The same with all that SETTLE can say, as far as the broker understands it."""
+        if self.marks[place] != OPEN:
+            return
+        if not self.can_judge:
+            self.settle(place, _PLAIN_TYPES[outcome])
+            return
+        self.verdicts[place] = Verdict(outcome, after_ms, reason, on_refused)  # before the mark: another may send it
+        self.settle(place, JUDGED)
 
     def settle_run(self, start: int, end: int) -> None:
         """Those of a run that nobody has settled are done."""
@@ -128,12 +198,73 @@ class Lease:
         while start < end:
             one, first = self._carried[nth], self._starts[nth]
             starts = one.starts[start - first : end - first]
-            index = one.index + start - first
+            index = one.origin_index + start - first
             # One call from C for all of them: this is done for every message received.
             found += map(Delivery, repeat(one), starts, counter(index), repeat(self), counter(start))
             start += len(starts)
             nth += 1
         return found
+
+    @property
+    def is_judged_next(self) -> bool:
+        """Whether what is to be sent next is a SETTLE."""
+        return self.marks[self.acked] == JUDGED
+
+    def passed(self, end: int) -> None:
+        """The broker knows all up to there, and what it was told before behind that."""
+        while end < len(self.marks) and self.marks[end] == KNOWN:
+            end += 1
+        self.acked = end
+
+    def judged(self, end: int, ack: SettleAck) -> list[tuple[int, int]]:
+        """The broker has answered a SETTLE of all up to `end`; which it did not take: places and codes."""
+        codes = {(one.partition, one.index): one.code for topic in ack.topics for one in topic.settled}
+        refused = []
+        for place in range(self.acked, end):
+            code = codes.get((self.partition, self._indexes[place]), 0)
+            if code:
+                refused.append((place, code))
+            else:
+                self.marks[place] = KNOWN
+                self.verdicts.pop(place, None)
+        self.passed(self.acked)
+        return refused
+
+    def reopen(self, place: int) -> Verdict | None:
+        """The broker did not take what was said of it: it can be settled in another way."""
+        verdict = self.verdicts.pop(place, None)
+        if verdict is not None:
+            self.marks[place] = OPEN
+        return verdict
+
+    def lost_error(self) -> LakeMQError:
+        """What those hear who come too late."""
+        return BrokerUnreachableError(f"what was lent by {self.session.address} is lost")
+
+    def speak_plainly(self) -> None:
+        """The broker does not know SETTLE: say what COMMIT_ACK can."""
+        self.can_judge = False
+        for place, verdict in list(self.verdicts.items()):
+            self.marks[place] = _PLAIN_TYPES[verdict.outcome]
+        self.verdicts.clear()
+
+    def settle_frame(self, end: int, topic: str, app: str) -> tuple[Frame, int]:
+        """The SETTLE of the judged run that is next, up to `end`, and where it ends."""
+        start = self.acked
+        run = len(self.marks) - start - len(self.marks[start:].lstrip(_JUDGED))
+        end = min(end, start + run, start + _JUDGED_MAX)
+        settlements = []
+        for place in range(start, end):
+            verdict = self.verdicts[place]
+            settlements.append(
+                Settlement(self.partition, self._indexes[place], verdict.outcome, verdict.after_ms, verdict.reason)
+            )
+        command = Settle((TopicSettlements(topic, tuple(settlements)),), app)
+
+        def frame(request_id: int, wall_ms: int) -> list[Buffer]:
+            return encode_request(command, form=_FORM, request_id=request_id, send_time_ms=wall_ms)
+
+        return frame, end
 
     def ack_frame(self, end: int, topic: str, app: str) -> tuple[Frame, int]:
         """The COMMIT_ACK of the settled prefix up to `end` that was not sent yet, and where its run ends.

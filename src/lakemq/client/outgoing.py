@@ -3,10 +3,12 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
 from lakemq.attributes import DELAY_LEVEL, DELIVER_AT, EXPIRE, TAGS, UNIQ_ID, encode_attributes
+from lakemq.client.duration import Duration, duration_ms, moment_ms
 from lakemq.errors import BadParameterError
 from lakemq.message import BUSINESS_ID_CHARACTERS_MAX
 from lakemq.record import Buffer
@@ -32,6 +34,45 @@ class Message:
     ordered: bool = False
     priority: int = 0
     uniq_id: str | None = None
+    delay: Duration | None = None
+    deliver_at: datetime | int | None = None
+    expire: Duration | datetime | None = None
+
+
+def scheduled(
+    headers: Mapping[str, str] | None,
+    delay: Duration | None,
+    deliver_at: datetime | int | None,
+    expire: Duration | datetime | None,
+    wall_ms: int,
+) -> Mapping[str, str] | None:
+    """Headers with the times that the broker goes by: not before, and not after. Both are moments, in ms since 1970."""
+    if delay is None and deliver_at is None and expire is None:
+        return headers
+    if delay is not None and deliver_at is not None:
+        raise BadParameterError("give delay or deliver_at, not both")
+    given = headers or {}
+    times: dict[str, str] = {}
+    if delay is not None or deliver_at is not None:
+        due_ms = wall_ms + duration_ms(delay) if delay is not None else _moment(deliver_at, "deliver_at", wall_ms)
+        times[DELIVER_AT] = str(due_ms)
+    if expire is not None:
+        end_ms = _moment(expire, "expire", wall_ms) if isinstance(expire, datetime) else wall_ms + duration_ms(expire)
+        if end_ms <= int(times.get(DELIVER_AT, wall_ms)):
+            raise BadParameterError(f"expire={expire!r} is over before the message is to be delivered")
+        times[EXPIRE] = str(end_ms)
+    for name in (DELIVER_AT, DELAY_LEVEL) if DELIVER_AT in times else (EXPIRE,):
+        if name in given:
+            raise BadParameterError(f"{name} is among the headers, too")
+    return {**given, **times}
+
+
+def _moment(moment: datetime | int | None, noun: str, wall_ms: int) -> int:
+    if isinstance(moment, datetime):
+        moment = moment_ms(moment, wall_ms)
+    if not isinstance(moment, int) or isinstance(moment, bool) or not 0 <= moment < 1 << 53:
+        raise BadParameterError(f"{noun}={moment!r} is no datetime, and no number of ms since 1970")
+    return moment
 
 
 def body_bytes(body: Body) -> Buffer:

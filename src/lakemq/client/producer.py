@@ -16,6 +16,7 @@ from lakemq.client.outgoing import (
     body_bytes,
     is_special,
     key_bytes,
+    scheduled,
     tags_text,
 )
 from lakemq.client.parcel import Packing, Parcel
@@ -111,7 +112,8 @@ class Producer:
     def put(self, parcel: Parcel, message: Message) -> int:
         """Lay out a message in an open parcel, in a carrier if it may be in one; its place."""
         wall_ms, body, key = self.core.wall_ms, body_bytes(message.body), key_bytes(message.key)
-        tags, headers = tags_text(message.tags), message.headers
+        tags = tags_text(message.tags)
+        headers = scheduled(message.headers, message.delay, message.deliver_at, message.expire, wall_ms)
         if message.priority or is_special(headers, message.uniq_id) or len(body) > self.core.config.batch_bytes:
             attributes = attributes_bytes(headers, tags)
             return parcel.add_alone(body, key, attributes, wall_ms, message.priority, message.uniq_id)

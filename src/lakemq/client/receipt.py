@@ -8,7 +8,7 @@ from lakemq.errors import LakeMQError
 
 
 class Receipt(NamedTuple):
-    """Where a message is. `offset` is None where the broker has not said: acks "receive", "none", or still queued."""
+    """Where a message is. `offset` is None where it has none: acks "receive" or "none", still queued, or delayed."""
 
     topic: str
     partition: int | None

@@ -19,10 +19,13 @@ from lakemq.wire.buffer import Buffer
 from lakemq.wire.commands import Command, decode_response, encode_request
 from lakemq.wire.dialect import Dialect, Form
 from lakemq.wire.header import Header, read_header
-from lakemq.wire.session import AddConnection, Heartbeat
+from lakemq.wire.session import AddConnection, AddConnectionAck, Heartbeat
 
 _FORM = Form()
 _ID_MAX = 0x7FFFFFFF
+_LEAVING = "draining"  # how a notice begins that asks for being left
+_LEAVING_HEARTBEAT_MS = 1000  # to notice soon that it will not leave after all
+_HEARTBEAT_ACK = -7
 _QOS_RECEIVE = 1  # of commands that carry no messages: the bits are not looked at
 
 Frame = Callable[[int, int], list[Buffer]]
@@ -101,6 +104,7 @@ class Session:
         self.ready: Promise[Session] = Promise()
         self.output: list[Buffer] = []
         self.introduced: dict[Hashable, Promise[Any]] = {}  # what this connection was told of: producers, consumers
+        self.notice = ""  # what the broker said last of itself, at the greeting or with a heartbeat
         self.is_silent = False  # a request timed out and nothing at all came since it was sent: a dead connection
         self._hello = hello
         self._in_flight_max = in_flight_max
@@ -121,6 +125,11 @@ class Session:
     def in_flight(self) -> int:
         """Requests that count against the cap."""
         return self._in_flight
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the broker has said that it is about to go: others are to be preferred."""
+        return self.notice.startswith(_LEAVING)
 
     def knows(self, introduction: Hashable) -> bool:
         """Whether the broker has taken that introduction."""
@@ -191,6 +200,8 @@ class Session:
             if waiter is None:
                 continue  # its time was over
             self._leave(waiter.size)
+            if header.type == _HEARTBEAT_ACK and not header.status:
+                self.notice = header.error
             if header.status:
                 error = from_status(header.status, header.error)
             if error is not None:
@@ -223,7 +234,7 @@ class Session:
         if self._next_timeout_ms is not None and self._next_timeout_ms <= now_ms:
             self._expire(now_ms)
             self._let_go(now_ms, wall_ms)
-        if self.state is State.READY and now_ms - self._last_sent_ms >= self._heartbeat_ms:
+        if self.state is State.READY and now_ms - self._last_sent_ms >= self._heartbeat_every_ms:
             self.ask(Heartbeat(), now_ms, wall_ms, now_ms + self._timeout_ms)
 
     @property
@@ -231,8 +242,12 @@ class Session:
         """When `tick` is wanted."""
         if self.state is not State.READY:
             return self._next_timeout_ms
-        heartbeat_ms = self._last_sent_ms + self._heartbeat_ms
+        heartbeat_ms = self._last_sent_ms + self._heartbeat_every_ms
         return heartbeat_ms if self._next_timeout_ms is None else min(heartbeat_ms, self._next_timeout_ms)
+
+    @property
+    def _heartbeat_every_ms(self) -> int:
+        return min(self._heartbeat_ms, _LEAVING_HEARTBEAT_MS) if self.is_leaving else self._heartbeat_ms
 
     def lost(self, error: LakeMQError) -> None:
         """The connection is gone, or never came: nobody need wait any longer."""
@@ -251,6 +266,8 @@ class Session:
 
     def _greeted(self, greeting: Promise[Any]) -> None:
         if greeting.error is None:
+            ack = greeting.result()
+            self.notice = ack.notification if isinstance(ack, AddConnectionAck) else ""
             self.state = State.READY
             self.ready.resolve(self)
         else:

@@ -186,7 +186,14 @@ _RANGES = {
     "retry_read_probability": (0, 100),
     "concurrent_prefetch_size": (1, 100_000),
     "delay_ms": (0, 0x7FFFFFFF),
+    "retry_times": (1, 1000),
+    "retry_first_ms": (1, 86_400_000),
+    "retry_factor": (1, 100),
+    "retry_delay_max_ms": (1, 7 * 86_400_000),
 }
+
+
+_WORDS = {"retry_schedule": ("power", "levels")}
 
 
 def _checked(name: str, now: Any, value: Any) -> Any:
@@ -198,6 +205,12 @@ def _checked(name: str, now: Any, value: Any) -> Any:
         low, high = _RANGES.get(name, (0, (1 << 62)))
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise BadParameterError(f"{name} is a whole number from {low} to {high}, not {value!r}")
+        return value
+    if isinstance(now, str):
+        if not isinstance(value, str):
+            raise BadParameterError(f"{name} is a text, not {value!r}")
+        if name in _WORDS and value not in _WORDS[name]:
+            raise BadParameterError(f"{name} is {' or '.join(_WORDS[name])}, not {value!r}")
         return value
     if name == "weights":
         pairs = value.items() if isinstance(value, Mapping) else value

@@ -1,14 +1,19 @@
-"""How far each app is in each partition: the next index it will be given.
+"""How far each app is in each partition: the next index it will be given, and what it has done with beyond that.
 
-A fold over ACK records. Whoever moves an index appends the row first; `apply` puts rows in force, also those of a
-start. An index that was never set is 0: the app begins at the oldest message kept.
+A fold over ACK records, which set an index (a start, a seek), and over the Acked entries of SETTLE records, which say
+that messages are done with, in any order. The index moves over finished runs by itself. An index that was never set is
+0: the app begins at the oldest message kept.
 """
 
 import struct
 from collections.abc import Container, Iterable, Iterator
 from typing import NamedTuple
 
+from lakemq.delivery.intervals import Intervals, Undo
+
 _ROW = struct.Struct(">ihq")
+_COUNT = struct.Struct(">I")
+_RUN = struct.Struct(">ihqq")
 
 
 class AckRow(NamedTuple):
@@ -29,37 +34,112 @@ def unpack_rows(payload: bytes | memoryview) -> Iterator[AckRow]:
     return map(AckRow._make, _ROW.iter_unpack(payload))
 
 
+class _Place:
+    """One app in one partition."""
+
+    __slots__ = ("beyond", "index")
+
+    def __init__(self, index: int = 0) -> None:
+        self.index = index
+        self.beyond = Intervals()  # done with, above the index
+
+
+_NOWHERE = _Place()
+
+
 class AckIndexes:
     """The ack index of every subscription in every partition."""
 
     def __init__(self) -> None:
-        self._indexes: dict[int, dict[int, int]] = {}
+        self._places: dict[int, dict[int, _Place]] = {}
 
     def get(self, subscription: int, partition: int) -> int:
         """The next index that app will be given there."""
-        indexes = self._indexes.get(subscription)
-        return indexes.get(partition, 0) if indexes is not None else 0
+        return self._find(subscription, partition).index
 
-    def apply(self, rows: Iterable[AckRow]) -> list[AckRow]:
-        """Set the indexes; returns rows that would undo it."""
-        before = []
+    def beyond(self, subscription: int, partition: int) -> Intervals:
+        """What it has done with above that index; not to be changed."""
+        return self._find(subscription, partition).beyond
+
+    def is_acked(self, subscription: int, partition: int, index: int) -> bool:
+        """Whether it has done with that message."""
+        place = self._find(subscription, partition)
+        return index < place.index or index in place.beyond
+
+    def apply(self, rows: Iterable[AckRow]) -> Undo:
+        """Set indexes; what was done with beyond them is to be done again."""
+        before: list[tuple[int, int, _Place]] = []
         for subscription, partition, index in rows:
-            indexes = self._indexes.setdefault(subscription, {})
-            before.append(AckRow(subscription, partition, indexes.get(partition, 0)))
-            indexes[partition] = index
-        before.reverse()
-        return before
+            places = self._places.setdefault(subscription, {})
+            before.append((subscription, partition, places.get(partition, _NOWHERE)))
+            places[partition] = _Place(index)
+
+        def undo() -> None:
+            for subscription, partition, place in reversed(before):
+                self._places[subscription][partition] = place if place is not _NOWHERE else _Place()
+
+        return undo
+
+    def settle(self, subscription: int, partition: int, first: int, after: int) -> Undo:
+        """The messages from `first` up to `after` are done with."""
+        places = self._places.setdefault(subscription, {})
+        place = places.get(partition)
+        if place is None:
+            place = places[partition] = _Place()
+        index, beyond = place.index, place.beyond
+        if first <= index and not beyond:  # in order, as nearly always
+            place.index = max(index, after)
+            return lambda: setattr(place, "index", index)
+        undo = beyond.add(max(first, index), after)
+        run = beyond.first_run
+        if run is None or run[0] > index:
+            return undo
+        place.index = run[1]
+        undo_removal = beyond.remove(*run)
+
+        def undo_all() -> None:
+            undo_removal()
+            place.index = index
+            undo()
+
+        return undo_all
+
+    def rows(self) -> list[AckRow]:
+        """Every index."""
+        return [
+            AckRow(subscription, partition, place.index)
+            for subscription, places in self._places.items()
+            for partition, place in places.items()
+        ]
 
     def pack(self, kept: Container[int]) -> bytes:
-        """The rows of these subscriptions; others are gone, and their numbers never come again."""
-        return pack_rows(
-            AckRow(subscription, partition, index)
-            for subscription, indexes in self._indexes.items()
+        """Of these subscriptions; others are gone, and their numbers never come again."""
+        places = [
+            (subscription, partition, place)
+            for subscription, places in self._places.items()
             if subscription in kept
-            for partition, index in indexes.items()
-        )
+            for partition, place in places.items()
+        ]
+        if not places:
+            return b""
+        rows = pack_rows(AckRow(subscription, partition, place.index) for subscription, partition, place in places)
+        runs = [
+            _RUN.pack(subscription, partition, *run)
+            for subscription, partition, place in places
+            for run in place.beyond
+        ]
+        return _COUNT.pack(len(places)) + rows + b"".join(runs)
 
     def restore(self, data: bytes) -> None:
         """Begin from what `pack` gave."""
-        self._indexes = {}
-        self.apply(unpack_rows(data))
+        self._places = {}
+        if not data:
+            return
+        end = _COUNT.size + _COUNT.unpack_from(data)[0] * _ROW.size
+        self.apply(unpack_rows(data[_COUNT.size : end]))
+        for subscription, partition, first, after in _RUN.iter_unpack(data[end:]):
+            self._places[subscription][partition].beyond.add(first, after)
+
+    def _find(self, subscription: int, partition: int) -> _Place:
+        places = self._places.get(subscription)
+        return places.get(partition, _NOWHERE) if places is not None else _NOWHERE

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from lakemq.errors import ReadError
-from lakemq.storage.index import ENTRY_BYTES, Entry, IndexDamagedError, PartitionIndex, unpack_entry
+from lakemq.storage.index import ENTRY_BYTES, UNKNOWN_TAG, Entry, IndexDamagedError, PartitionIndex, unpack_entry
 from lakemq.storage.journal import Journal
 from lakemq.storage.journal_record import facts_of, whole_records
 
@@ -67,6 +67,20 @@ def fetch(journal: Journal, found: PartitionIndex, index: int, end_index: int, b
         if not _add_slices(slices, journal, found, run):
             break  # the next fetch begins at the damage, and is told
     return slices
+
+
+def find_tag(found: PartitionIndex, index: int, end_index: int, hashes: frozenset[int], count_max: int) -> int:
+    """The first index from `index` on whose entry has one of these hashes, or one that tells nothing."""
+    entry_at = _entry_reader(found)
+    ordinal = found.find(index)
+    for place in range(ordinal, min(found.entry_count, ordinal + count_max)):
+        entry = entry_at(place)
+        if entry.first_index >= end_index:
+            return end_index
+        if entry.tag_hash in hashes or entry.tag_hash == UNKNOWN_TAG:
+            return max(entry.first_index, index)
+        index = entry.next_index
+    return min(index, end_index)
 
 
 def _add_slices(slices: list[RecordSlice], journal: Journal, found: PartitionIndex, run: _Run) -> bool:

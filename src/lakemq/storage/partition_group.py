@@ -26,9 +26,9 @@ from lakemq.errors import (
 from lakemq.storage.checkpoint import Checkpoints, CheckpointTicket
 from lakemq.storage.config import StorageConfig
 from lakemq.storage.disk import Buffer, Disk, Lock
-from lakemq.storage.fetch import RecordSlice, fetch
+from lakemq.storage.fetch import RecordSlice, fetch, find_tag
 from lakemq.storage.fold import NO_FOLD, Fold, pack_parts
-from lakemq.storage.index import PartitionIndex
+from lakemq.storage.index import PartitionIndex, unpack_entry
 from lakemq.storage.index_files import IndexFileCache
 from lakemq.storage.indexes import Indexes, Key
 from lakemq.storage.journal import Journal, SyncTicket
@@ -349,6 +349,28 @@ class PartitionGroup:
             return []
         end_index = min(index + index_count, visible)
         return self._indexes.mended(found, lambda: fetch(self._journal, found, index, end_index, bytes_max))
+
+    def find_tag(
+        self, topic: int, partition: int, index: int, end_index: int, hashes: frozenset[int], count_max: int
+    ) -> int:
+        """The first index from `index` on whose tag may be one of these, as far as the index alone can tell.
+
+        `end_index` if there is none before it; where the look ended if it would take more than `count_max` entries.
+        """
+        found = self._indexes.get((topic, partition))
+        if found is None:
+            return end_index
+        return self._indexes.mended(found, lambda: find_tag(found, index, end_index, hashes, count_max))
+
+    def locate(self, topic: int, partition: int, index: int) -> int:
+        """Where the record begins that has that message; ReadError if it is gone or damaged."""
+        found = self._indexes.get((topic, partition))
+        if found is None or not self._indexes.first_index(found) <= index < found.next_index:
+            raise ReadError(f"index {index} of topic {topic} partition {partition} is not kept")
+        entry = self._indexes.mended(found, lambda: unpack_entry(found.read(found.find(index), 1), 0))
+        if not entry.first_index <= index < entry.next_index:
+            raise ReadError(f"index {index} is in a damaged part of the journal")
+        return entry.record_position
 
     def read_record(self, position: int) -> tuple[RecordHeader, memoryview]:
         """The written record that begins there, with its payload; ReadError if there is no whole one."""

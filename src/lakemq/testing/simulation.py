@@ -356,7 +356,7 @@ class Simulation:
             "choked": len(broker._choked),
             "polls": broker.consuming.deadlines.waiting,
             "parked": sum(not poll.is_done for one in lendings.values() for poll in one.parked),
-            "leases": sum(one.owners.lent_count for one in lendings.values()),
+            "leases": sum(one.loans.lent_count for one in lendings.values()),
             "lendings": len(set(lendings) - known),
             "undone": len(broker.ledger._undo),
             "unsynced": journal.unsynced_bytes,

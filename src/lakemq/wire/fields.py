@@ -117,10 +117,14 @@ class Pair:
 
 
 class Struct(Generic[T]):
-    """The fields of a dataclass one after the other, in the order given, which must be the class's own."""
+    """The fields of a dataclass one after the other, in the order given, which must be the class's own.
+
+    Those whose metadata says `on_wire: False` come last in the class and are left out here.
+    """
 
     def __init__(self, of: type[T], **types: FieldType[Any]) -> None:
-        names = tuple(field.name for field in dataclass_fields(of))  # type: ignore[arg-type]
+        fields = dataclass_fields(of)  # type: ignore[arg-type]
+        names = tuple(field.name for field in fields if field.metadata.get("on_wire", True))
         assert tuple(types) == names, f"{of.__name__} has {names}, its layout {tuple(types)}"
         self.of = of
         self.types = types

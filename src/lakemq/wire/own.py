@@ -1,15 +1,28 @@
 """LakeMQ's own additions, types 60 to 99: what its client needs and the description has no command for.
 
 FETCH_RANGE: how far a partition reaches, where the app stands in it, and which index a moment has: for seeks and
-broadcast. EXTEND_LEASE: a consumer is still at work on what it was lent.
+broadcast. EXTEND_LEASE: a consumer is still at work on what it was lent. SETTLE: how a consumer was done with single
+messages, when to deliver them again, and why not. SET_FILTER: which messages an app wants of a topic.
+TRANSACT: a transaction in one request, or a piece of one. FETCH_TRANSACTIONS: those that are open.
 """
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 from lakemq.wire.consume import TOPIC_CODES, UNKNOWN_INDEX, TopicCodes, TopicPartitions
-from lakemq.wire.fields import INT, LONG, SHORT, STRING, Array, Struct
+from lakemq.wire.fields import BYTE, INT, LONG, SHORT, STRING, Array, Struct
+from lakemq.wire.messages import MESSAGES, MessageBlock
 
 NO_TIME = -1
+BY_POLICY = -1  # after_ms of SETTLE: as the consumer policy says
+
+
+class SettleOutcome(IntEnum):
+    """How a consumer was done with a message, in SETTLE."""
+
+    DONE = 0
+    RETRY = 1
+    DEAD_LETTER = 2
 
 
 @dataclass(slots=True)
@@ -80,6 +93,133 @@ class ExtendLeaseAck:
     topics: tuple[TopicCodes, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """How one message was done with; `outcome` is a SettleOutcome. The reason is kept with a dead letter."""
+
+    partition: int = 0
+    index: int = 0
+    outcome: int = 0
+    after_ms: int = BY_POLICY
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettlements:
+    """Messages of one topic; of a retried one partition and index are those it was delivered with."""
+
+    topic: str = ""
+    settlements: tuple[Settlement, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """I am done with these messages, each in its own way."""
+
+    topics: tuple[TopicSettlements, ...] = ()
+    app: str = ""
+
+
+@dataclass(slots=True)
+class SettledCode:
+    """How it went for one message."""
+
+    partition: int = 0
+    index: int = 0
+    code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettledCodes:
+    """The messages of one topic."""
+
+    topic: str = ""
+    settled: tuple[SettledCode, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SettleAck:
+    """One code per message; 140 where it is not lent to this connection."""
+
+    topics: tuple[TopicSettledCodes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SetFilter:
+    """From now on this app wants those messages of the topic that the filter lets through; none for all."""
+
+    topic: str = ""
+    app: str = ""
+    filter: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SetFilterAck:
+    """How it went. A filter that does not parse is a header with 6, whose text names the column."""
+
+    code: int = 0
+
+
+class TransactOutcome(IntEnum):
+    """What becomes of the transaction of a TRANSACT."""
+
+    OPEN = 0  # it waits for PRODUCE_MESSAGE_COMMIT or _ROLLBACK
+    COMMIT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Transact:
+    """Begin a transaction under an id of the sender's choice, or go on with it; `outcome` is a TransactOutcome.
+
+    `number` counts the requests of one transaction from 0. One that was taken before is answered and not taken again.
+    """
+
+    topic: str = ""
+    app: str = ""
+    tx_id: str = ""
+    transaction_id: str = ""
+    timeout_ms: int = 0
+    number: int = 0
+    outcome: int = 0
+    parts: tuple[MessageBlock, ...] = ()  # each of one partition
+
+
+@dataclass(frozen=True, slots=True)
+class TransactAck:
+    """Done, and durable."""
+
+    code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FetchTransactions:
+    """Which transactions of ours are open? Those with an id of our own that sorts after `after`."""
+
+    topic: str = ""
+    app: str = ""
+    after: str = ""
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionFound:
+    """One that is open, whether or not its time is over."""
+
+    tx_id: str = ""
+    transaction_id: str = ""
+    began_ms: int = 0
+    timeout_ms: int = 0
+    message_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FetchTransactionsAck:
+    """By their own ids, in order."""
+
+    transactions: tuple[TransactionFound, ...] = ()
+    code: int = 0
+
+
 FETCH_RANGE = Struct(
     FetchRange,
     topics=Array(
@@ -115,3 +255,55 @@ EXTEND_LEASE = Struct(
     ack_timeout_ms=INT,
 )
 EXTEND_LEASE_ACK = Struct(ExtendLeaseAck, topics=Array(TOPIC_CODES))
+SETTLE = Struct(
+    Settle,
+    topics=Array(
+        Struct(
+            TopicSettlements,
+            topic=STRING,
+            settlements=Array(
+                Struct(Settlement, partition=SHORT, index=LONG, outcome=BYTE, after_ms=LONG, reason=STRING)
+            ),
+        )
+    ),
+    app=STRING,
+)
+SETTLE_ACK = Struct(
+    SettleAck,
+    topics=Array(
+        Struct(
+            TopicSettledCodes,
+            topic=STRING,
+            settled=Array(Struct(SettledCode, partition=SHORT, index=LONG, code=INT)),
+        )
+    ),
+)
+SET_FILTER = Struct(SetFilter, topic=STRING, app=STRING, filter=STRING)
+SET_FILTER_ACK = Struct(SetFilterAck, code=INT)
+TRANSACT = Struct(
+    Transact,
+    topic=STRING,
+    app=STRING,
+    tx_id=STRING,
+    transaction_id=STRING,
+    timeout_ms=INT,
+    number=INT,
+    outcome=BYTE,
+    parts=Array(MESSAGES),
+)
+TRANSACT_ACK = Struct(TransactAck, code=INT)
+FETCH_TRANSACTIONS = Struct(FetchTransactions, topic=STRING, app=STRING, after=STRING, count=INT)
+FETCH_TRANSACTIONS_ACK = Struct(
+    FetchTransactionsAck,
+    transactions=Array(
+        Struct(
+            TransactionFound,
+            tx_id=STRING,
+            transaction_id=STRING,
+            began_ms=LONG,
+            timeout_ms=INT,
+            message_count=INT,
+        )
+    ),
+    code=INT,
+)

@@ -1,0 +1,442 @@
+"""Consumers say what became of the messages they were lent, or say nothing in time.
+
+COMMIT_ACK and SETTLE name messages one by one. Whatever they say of one partition is put into one record: what is done
+with, what is tried again later, what is a dead letter; answered once that is written. Of a topic that keeps its order a
+message that failed is not tried again beside the others: it comes first again, and what is behind it waits.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from lakemq.broker.access import Access
+from lakemq.broker.answers import code_of, encode
+from lakemq.broker.config import BrokerConfig
+from lakemq.broker.consume import Consuming
+from lakemq.broker.events import Now
+from lakemq.broker.ledger import Ledger
+from lakemq.broker.lending import Lending
+from lakemq.broker.metrics import Metrics
+from lakemq.broker.outcomes import BY_POLICY, Outcomes
+from lakemq.broker.sessions import Connection
+from lakemq.broker.waiters import Buffers, CommandReply, Waiters
+from lakemq.cluster.metadata import Subscription
+from lakemq.delivery.guarded_clock import GuardedClock
+from lakemq.delivery.intervals import runs_of
+from lakemq.delivery.loans import Lease
+from lakemq.delivery.settlement import Acked, DeadLetter, Entry, LeaseEnded, Retried, Retry, Stuck
+from lakemq.errors import AckError, BadParameterError, IndexOutOfRangeError, LakeMQError, RetryStoreError
+from lakemq.message import AckType
+from lakemq.policy import ConsumerPolicy
+from lakemq.wire.commands import Ack
+from lakemq.wire.consume import (
+    RETRY_PARTITION,
+    CommitAck,
+    CommitAckAck,
+    PartitionCode,
+    TopicCodes,
+)
+from lakemq.wire.dialect import Dialect
+from lakemq.wire.header import Header
+from lakemq.wire.own import Settle, SettleAck, SettledCode, Settlement, TopicSettledCodes
+
+DONE, RETRY, DEAD = 0, 1, 2
+_TIMED_OUT = "the consumer did not ack in time"
+_REASONS = {AckType.TIMEOUT: "the consumer said: time-out", AckType.EXCEPTION: "the consumer said: exception"}
+_EXPIRED_COUNT_MAX = 5000  # messages of one lease that become retries at a time; the rest are lent once more
+
+
+class Wish(NamedTuple):
+    """What a consumer says of one message."""
+
+    number: int  # its index; of a retry its id
+    outcome: int = DONE
+    after_ms: int = BY_POLICY
+    reason: str = ""
+
+
+class Settling:
+    """Takes outcomes in."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        config: BrokerConfig,
+        access: Access,
+        waiters: Waiters,
+        metrics: Metrics,
+        consuming: Consuming,
+        outcomes: Outcomes,
+        clock: GuardedClock,
+    ) -> None:
+        self._ledger = ledger
+        self._group = ledger.group
+        self._config = config
+        self._access = access
+        self._waiters = waiters
+        self._metrics = metrics
+        self._consuming = consuming
+        self._outcomes = outcomes
+        self._clock = clock
+
+    # --- commands ----------------------------------------------------------------------------------------------
+
+    def commit_ack(self, connection: Connection, header: Header, command: CommitAck, now: Now) -> None:
+        """Take acks; answered when they are written."""
+        connection.check_app(command.app, self._config.admin_app)
+        woken: dict[Lending, None] = {}
+        entries = []
+        for said in command.topics:
+            codes = []
+            for one in said.partitions:
+                wishes = [_wish_of(ack.index, ack.type) for ack in one.acks]
+                settle = partial(self._settle, connection, said.topic, command.app, one.partition, wishes, woken, now)
+                codes.append(PartitionCode(one.partition, self._code(settle)))
+            entries.append(TopicCodes(said.topic, tuple(codes)))
+        self._after_write(connection, header, CommitAckAck(tuple(entries)), _refused_acks, now)
+        for lending in woken:
+            self._consuming.wake(lending, now)
+
+    def settle(self, connection: Connection, header: Header, command: Settle, now: Now) -> None:
+        """The same with more to say of each message."""
+        connection.check_app(command.app, self._config.admin_app)
+        woken: dict[Lending, None] = {}
+        entries = []
+        for said in command.topics:
+            by_partition: dict[int, list[Wish]] = {}
+            for one in said.settlements:
+                by_partition.setdefault(one.partition, []).append(_wish_said(one))
+            codes = {}
+            for partition, wishes in by_partition.items():
+                settle = partial(self._settle, connection, said.topic, command.app, partition, wishes, woken, now)
+                codes[partition] = self._code(settle)
+            told = [SettledCode(one.partition, one.index, codes[one.partition]) for one in said.settlements]
+            entries.append(TopicSettledCodes(said.topic, tuple(told)))
+        self._after_write(connection, header, SettleAck(tuple(entries)), _refused_settlements, now)
+        for lending in woken:
+            self._consuming.wake(lending, now)
+
+    def _settle(
+        self,
+        connection: Connection,
+        name: str,
+        app: str,
+        partition: int,
+        wishes: list[Wish],
+        woken: dict[Lending, None],
+        now: Now,
+    ) -> None:
+        full = connection.full_topic(name)
+        topic, subscription = self._access.subscription(full, app, now)
+        lending = self._consuming.lending(topic, subscription)
+        for wish in wishes:
+            if wish.outcome not in (DONE, RETRY, DEAD):
+                raise BadParameterError(f"outcome {wish.outcome} is none: 0 done, 1 retry, 2 dead letter")
+        if partition == RETRY_PARTITION:
+            self._settle_retries(lending, subscription, wishes, now)
+        else:
+            self._consuming.check_leads(topic, partition)
+            if wishes:
+                self._settle_lent(connection, lending, subscription, partition, wishes, now)
+        woken[lending] = None
+
+    # --- messages of a partition -------------------------------------------------------------------------------------
+
+    def _settle_lent(
+        self,
+        connection: Connection,
+        lending: Lending,
+        subscription: Subscription,
+        partition: int,
+        wishes: list[Wish],
+        now: Now,
+    ) -> None:
+        policy = subscription.consumer
+        assert policy is not None
+        numbers = [wish.number for wish in wishes]
+        runs = runs_of(numbers)
+        if sum(after - first for first, after in runs) != len(numbers):
+            raise AckError(f"partition {partition}: an index is named twice")
+        is_joyqueue = connection.dialect is Dialect.JOYQUEUE
+        if is_joyqueue and len(runs) > 1:
+            raise AckError(f"the indexes of partition {partition} are not a run without gaps")
+        if max(numbers) >= self._group.visible_index(lending.topic_number, partition):
+            raise IndexOutOfRangeError(f"index {max(numbers)} was never handed out")
+        state, consumer = self._ledger.state, connection.port.id
+        base = max(state.acks.get(lending.number, partition), self._group.first_index(lending.topic_number, partition))
+        if is_joyqueue and not policy.is_concurrent and runs[0][0] > base:
+            return  # its server changes nothing and says so to nobody
+        beyond = state.acks.beyond(lending.number, partition)
+        for first, after in runs:
+            # Whoever reads by partition acks from where the app is; all else must have been lent.
+            if first > base and not lending.loans.may_settle(partition, consumer, first, after, beyond):
+                raise AckError(
+                    f"indexes {first} to {after - 1} of partition {partition} are not lent to this connection"
+                )
+        fresh = [
+            wish
+            for wish in wishes
+            if not state.acks.is_acked(lending.number, partition, wish.number)
+            and (wish.outcome == DONE or self._may_fail(lending, partition, wish.number, consumer))
+        ]
+        mine = [one for one in lending.loans.leases(partition) if one.consumer == consumer]
+        failed = [wish for wish in fresh if wish.outcome != DONE]
+        try:
+            if failed and (lending.is_ordered or policy.is_sequential):
+                self._settle_in_order(lending, policy, partition, fresh, now)
+            elif fresh:
+                self._settle_each(lending, policy, partition, fresh, now)
+        except RetryStoreError:
+            for lease in mine:  # it comes again at once, rather than being lost
+                lending.loans.release(lease)
+            raise
+        if is_joyqueue:  # its clients ack all they want to, then ask again
+            for lease in mine:
+                lending.loans.release(lease)
+
+    def _may_fail(self, lending: Lending, partition: int, index: int, consumer: int) -> bool:
+        """Whether that consumer's word counts: not if somebody else has the message now."""
+        lease = lending.loans.lease_of(partition, index)
+        return lease is None or lease.consumer == consumer
+
+    def _settle_each(
+        self, lending: Lending, policy: ConsumerPolicy, partition: int, wishes: list[Wish], now: Now
+    ) -> None:
+        entries: list[Entry] = []
+        back: list[int] = []
+        done = [wish.number for wish in wishes if wish.outcome == DONE]
+        again = [wish for wish in wishes if wish.outcome == RETRY]
+        if again and not policy.is_retry:
+            back = [wish.number for wish in again]
+            self._metrics.settled[lending.topic, lending.app, "released"] += len(back)
+        elif again:
+            asked = [(wish.number, wish.after_ms, wish.reason) for wish in again]
+            entries += self._outcomes.failed(lending, policy, partition, asked, now)
+            done += [wish.number for wish in again]
+        for wish in wishes:
+            if wish.outcome == DEAD:
+                entries += self._dead(lending, partition, wish, entries, 1, now)
+                done.append(wish.number)
+        self._write(lending, partition, entries, done, now)
+        for first, after in runs_of(back):
+            lending.loans.give_back(partition, first, after)
+
+    def _settle_in_order(
+        self, lending: Lending, policy: ConsumerPolicy, partition: int, wishes: list[Wish], now: Now
+    ) -> None:
+        """The first that failed comes first again; if order is by key, others may be done before it."""
+        wishes = sorted(wishes)
+        stuck = self._ledger.state.setbacks.stuck(lending.number, partition)
+        entries: list[Entry] = []
+        done: list[int] = []
+        back: list[int] = []
+        for wish in wishes:
+            if back and not policy.is_concurrent:
+                back.append(wish.number)
+            elif wish.outcome == DONE:
+                done.append(wish.number)
+                if wish.number in stuck:
+                    entries.append(stuck[wish.number]._replace(attempts=0))
+            else:
+                more = self._stuck_entries(lending, policy, partition, wish, entries, now)
+                entries += more
+                is_dead = any(isinstance(entry, DeadLetter) for entry in more)
+                (done if is_dead else back).append(wish.number)
+        self._write(lending, partition, entries, done, now)
+        if back and not policy.is_concurrent:
+            lending.loans.release_partition(partition)
+        for first, after in runs_of(back):
+            lending.loans.give_back(partition, first, after)
+
+    def _stuck_entries(
+        self, lending: Lending, policy: ConsumerPolicy, partition: int, wish: Wish, entries: list[Entry], now: Now
+    ) -> list[Entry]:
+        """One that others wait for failed: again after a pause, or out of their way."""
+        now_ms = self._clock.read(now)
+        before = self._ledger.state.setbacks.stuck(lending.number, partition).get(wish.number)
+        attempts = (before.attempts if before is not None else 0) + 1
+        first_ms = before.first_ms if before is not None else now_ms
+        row = Stuck(lending.number, partition, wish.number, attempts, 0, first_ms)
+        if wish.outcome == DEAD or attempts >= policy.retry_times:
+            dead = self._dead(lending, partition, wish, entries, attempts, now)
+            if dead:
+                return [*dead, row._replace(attempts=0)]
+        pause_ms = wish.after_ms if wish.after_ms >= 0 else self._outcomes.pause_ms(policy, attempts)
+        return [row._replace(due_ms=now_ms + pause_ms)]
+
+    def _dead(
+        self, lending: Lending, partition: int, wish: Wish, entries: list[Entry], attempts: int, now: Now
+    ) -> list[Entry]:
+        cause = "asked" if wish.outcome == DEAD else "exhausted"
+        taken = sum(isinstance(entry, DeadLetter) for entry in entries)
+        dead = self._outcomes.dead_entries(
+            lending,
+            partition,
+            wish.number,
+            wish.number + 1,
+            cause,
+            wish.reason,
+            now,
+            attempts=attempts,
+            taken=taken,
+        )
+        if not dead and wish.outcome == DEAD:
+            raise RetryStoreError("there is no room for another dead letter")
+        return dead
+
+    def _write(self, lending: Lending, partition: int, entries: list[Entry], done: list[int], now: Now) -> None:
+        """One record for all of it, and the leases in step."""
+        runs = runs_of(done)
+        entries = [*entries, *(Acked(lending.number, partition, first, after) for first, after in runs)]
+        if not entries:
+            return
+        end = self._outcomes.write(lending, entries, now)
+        for first, after in runs:
+            lending.loans.settle(partition, first, after)
+            self._ledger.undo_with(end, partial(lending.loans.give_back, partition, first, after))
+        acked = len(done) - sum(isinstance(entry, Retry | DeadLetter) for entry in entries)
+        self._metrics.settled[lending.topic, lending.app, "ack"] += acked
+        lending.loans.offer(partition)
+
+    # --- retries -----------------------------------------------------------------------------------------------
+
+    def _settle_retries(self, lending: Lending, subscription: Subscription, wishes: list[Wish], now: Now) -> None:
+        policy = subscription.consumer
+        assert policy is not None
+        entries: list[Entry] = []
+        retries = self._ledger.state.retries
+        for wish in wishes:
+            row = retries.get(wish.number)
+            if row is None or row.subscription != lending.number:
+                if 0 < wish.number < retries.next_id:
+                    continue  # a late double
+                raise AckError(f"there is no retry {wish.number}")
+            if wish.outcome == DONE:
+                entries.append(Retried(row.id))
+                self._metrics.settled[lending.topic, lending.app, "ack"] += 1
+            elif wish.outcome == DEAD:
+                entries += self._numbered(
+                    self._outcomes.end_retry(
+                        lending, row._replace(attempts=row.attempts + 1), "asked", wish.reason, now
+                    ),
+                    entries,
+                )
+            else:
+                entries += self._numbered(
+                    self._outcomes.again(lending, policy, row, wish.after_ms, wish.reason, now), entries
+                )
+        if entries:
+            self._outcomes.write(lending, entries, now)
+
+    def _numbered(self, more: list[Entry], entries: list[Entry]) -> list[Entry]:
+        """Dead letters of one record get ids one after the other."""
+        taken = sum(isinstance(entry, DeadLetter) for entry in entries)
+        return [entry._replace(id=entry.id + taken) if isinstance(entry, DeadLetter) else entry for entry in more]
+
+    # --- nothing was said in time -----------------------------------------------------------------------------------
+
+    def leases_ended(self, lending: Lending, leases: list[Lease], retry_ids: list[int], now: Now) -> None:
+        """Leases ran out: what was lent comes again; what has done so too often is tried again later."""
+        subscription = self._ledger.metadata.subscription(lending.topic, lending.app)
+        if subscription is None or subscription.consumer is None:
+            return
+        policy = subscription.consumer
+        self._metrics.settled[lending.topic, lending.app, "expired"] += len(leases) + len(retry_ids)
+        for lease in leases:
+            try:
+                self._lease_ended(lending, policy, lease, now)
+            except LakeMQError as error:  # it is lent again all the same, only not counted
+                self._metrics.errors[code_of(error)] += 1
+        for retry_id in retry_ids:
+            row = self._ledger.state.retries.get(retry_id)
+            if row is None:
+                continue
+            try:
+                self._outcomes.try_again(lending, policy, row, _TIMED_OUT, now)
+            except LakeMQError as error:
+                self._metrics.errors[code_of(error)] += 1
+                lending.retries.put(retry_id, self._clock.read(now))
+
+    def _lease_ended(self, lending: Lending, policy: ConsumerPolicy, lease: Lease, now: Now) -> None:
+        runs = list(lease.open)
+        times = 1 + max(
+            (self._ledger.state.setbacks.times_ended(lending.number, lease.partition, *run) for run in runs), default=0
+        )
+        if not runs:
+            return
+        if not policy.is_retry or policy.error_times <= 0 or times < policy.error_times:
+            ended: list[Entry] = [LeaseEnded(lending.number, lease.partition, *run) for run in runs]
+            self._ledger.settle(ended, now.wall_ms)
+            return
+        numbers = [number for first, after in runs for number in range(first, after)][:_EXPIRED_COUNT_MAX]
+        if lending.is_ordered or policy.is_sequential:
+            numbers = numbers[:1]
+            self._settle_in_order(
+                lending, policy, lease.partition, [Wish(numbers[0], RETRY, BY_POLICY, _TIMED_OUT)], now
+            )
+        else:
+            self._settle_each(
+                lending, policy, lease.partition, [Wish(one, RETRY, BY_POLICY, _TIMED_OUT) for one in numbers], now
+            )
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _code(self, act: Callable[[], object]) -> int:
+        """0 if that goes well, or the code of what did not."""
+        try:
+            act()
+        except LakeMQError as error:
+            self._metrics.errors[code_of(error)] += 1
+            return code_of(error)
+        return 0
+
+    def _after_write(
+        self, connection: Connection, header: Header, ack: Ack, refused: Callable[[Ack, int], Ack], now: Now
+    ) -> None:
+        """Answer once what was appended in this turn is written."""
+
+        def refusal(error: LakeMQError) -> Buffers:
+            return encode(connection, header, refused(ack, code_of(error)), now, None)
+
+        self._waiters.park(
+            CommandReply(
+                connection,
+                self._ledger.end_position,
+                encode(connection, header, ack, now, None),
+                refusal,
+                waits_for_sync=False,
+            )
+        )
+
+
+def _wish_of(index: int, type: int) -> Wish:
+    if type == AckType.SUCCESS:
+        return Wish(index)
+    return Wish(
+        index,
+        RETRY,
+        BY_POLICY,
+        _REASONS.get(AckType(type) if type in (1, 2, 3) else AckType.OTHER, "the consumer failed"),
+    )
+
+
+def _wish_said(one: Settlement) -> Wish:
+    return Wish(one.index, one.outcome, one.after_ms, one.reason)
+
+
+def _refused_acks(ack: Ack, code: int) -> Ack:
+    topics = tuple(
+        TopicCodes(topic.topic, tuple(PartitionCode(one.partition, one.code or code) for one in topic.partitions))
+        for topic in ack.topics
+    )
+    return CommitAckAck(topics)
+
+
+def _refused_settlements(ack: Ack, code: int) -> Ack:
+    topics = tuple(
+        TopicSettledCodes(
+            topic.topic, tuple(SettledCode(one.partition, one.index, one.code or code) for one in topic.settled)
+        )
+        for topic in ack.topics
+    )
+    return SettleAck(topics)

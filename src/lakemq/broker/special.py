@@ -1,0 +1,78 @@
+"""What the attributes of sent messages ask of the broker: to be stored once, to wait, to expire.
+
+Only messages that say something of the kind come here (`produce_run.any_special`).
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from lakemq.attributes import EXPIRE, decode_attributes
+from lakemq.broker.delaying import Delaying
+from lakemq.broker.events import Now
+from lakemq.broker.ledger import SENDER_MARK, Ledger
+from lakemq.delivery.uniq import UNIQ_ID, Place, UniqKey, ids_of
+from lakemq.errors import BadParameterError, SerializationError
+from lakemq.record import Buffer, attributes_of, read_fields
+
+
+class Wishes(NamedTuple):
+    """What the messages of one topic of a request ask for."""
+
+    ids: list[UniqKey] = []  # noqa: RUF012  # never changed
+    known: Place | None = None  # the only message was stored before, there
+    due_ms: int | None = None  # they wait until then
+    may_expire: bool = False
+    note: bytes | None = None
+
+
+NOTHING = Wishes()
+
+
+class Specials:
+    """Reads wishes, and remembers ids."""
+
+    def __init__(self, ledger: Ledger, delaying: Delaying) -> None:
+        self._ledger = ledger
+        self._delaying = delaying
+
+    def wishes(self, topic: int, app: str, messages: Buffer, count: int, now: Now) -> Wishes:
+        """What `count` scanned messages ask for; BadParameterError if that cannot be."""
+        ids: list[UniqKey] = []
+        dues: set[int | None] = set()
+        may_expire, is_nameless = False, False
+        for attributes, sender in _each(messages, count):
+            dues.add(self._delaying.due_of(attributes, now))
+            may_expire = may_expire or EXPIRE in attributes
+            uniq_id = attributes.get(UNIQ_ID)
+            if uniq_id:
+                ids.append((topic, sender or app, uniq_id))
+                is_nameless = is_nameless or not sender
+        if len(dues) > 1:
+            raise BadParameterError("messages that wait until different times must be sent in requests of their own")
+        places = [self._ledger.state.uniq_ids.find(key, now.wall_ms) for key in ids]
+        note = SENDER_MARK + app.encode() if is_nameless else None
+        if any(places) or len(set(ids)) != len(ids):
+            if count > 1:
+                raise BadParameterError("a message with a UNIQ_ID that was sent before must be sent again alone")
+            return Wishes(known=places[0])
+        return Wishes(ids, None, dues.pop() if dues else None, may_expire, note)
+
+    def remember(self, topic: int, app: str, messages: Buffer, partition: int, end_position: int, now: Now) -> None:
+        """Messages with new ids were stored; their records end there."""
+        uniq_ids = self._ledger.state.uniq_ids
+        for sender, uniq_id, _, index in ids_of(messages, app):
+            key = topic, sender, uniq_id
+            uniq_ids.add(key, Place(partition, index, end_position, now.wall_ms))
+            self._ledger.undo_with(end_position, lambda key=key: uniq_ids.discard(key))  # type: ignore[misc]
+
+
+def _each(messages: Buffer, count: int) -> Iterator[tuple[dict[str, str], str]]:
+    """Attributes and app of each message."""
+    at = 0
+    for _ in range(count):
+        try:
+            attributes = decode_attributes(attributes_of(messages, at))
+        except SerializationError:  # a broken escape is for those who read it
+            attributes = {}
+        fields, at = read_fields(messages, at)
+        yield attributes, fields.app.decode()

@@ -1,0 +1,710 @@
+"""Transactions: begun, filled, decided. `undecided.py` has what becomes of those that nobody decides.
+
+A decision is a record, and the messages follow it in the same turn; so they become visible together, or not at all. A
+transaction whose messages are all of one partition is committed by the very record that stores them there. What a
+crash left out after a decision is stored by `finish`, before anybody is served.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from lakemq.attributes import DELAY_LEVEL, DELIVER_AT, decode_attributes
+from lakemq.broker.access import Access
+from lakemq.broker.answers import answer, code_of, encode
+from lakemq.broker.config import BrokerConfig
+from lakemq.broker.events import Now
+from lakemq.broker.ledger import Ledger
+from lakemq.broker.metrics import Metrics
+from lakemq.broker.sessions import Connection, Sessions
+from lakemq.broker.undecided import Undecided
+from lakemq.broker.waiters import Buffers, CommandReply, Waiters
+from lakemq.cluster.metadata import Topic
+from lakemq.delivery.transactions import (
+    NO_ADDRESS,
+    OWN_ID_BYTES_MAX,
+    TX_ID_BYTES_MAX,
+    UNNUMBERED,
+    NewPart,
+    Outcome,
+    Part,
+    Transaction,
+    owner_of,
+    pack_carried,
+    pack_note,
+    pack_outcome,
+    pack_put,
+)
+from lakemq.delivery.uniq import UNIQ_ID, Place, UniqKey
+from lakemq.errors import (
+    BadParameterError,
+    LakeMQError,
+    NotLeaderError,
+    ProducerNotFoundError,
+    RateLimitedError,
+    SerializationError,
+    TooManyTransactionsError,
+    TopicNotFoundError,
+    TransactionCommitError,
+    TransactionExistsError,
+    TransactionNotFoundError,
+)
+from lakemq.record import BATCH_BIT, attributes_of, read_fields, scan
+from lakemq.storage.disk import Buffer
+from lakemq.storage.journal_record import HEADER_BYTES, RecordType
+from lakemq.storage.partition_group import MESSAGE_COUNT_MAX
+from lakemq.wire.commands import Ack
+from lakemq.wire.header import Header
+from lakemq.wire.messages import MessageBlock
+from lakemq.wire.own import (
+    FetchTransactions,
+    FetchTransactionsAck,
+    Transact,
+    TransactAck,
+    TransactionFound,
+    TransactOutcome,
+)
+from lakemq.wire.produce import (
+    FetchProduceFeedback,
+    ProduceMessageCommit,
+    ProduceMessageCommitAck,
+    ProduceMessagePrepare,
+    ProduceMessagePrepareAck,
+    ProduceMessageRollback,
+    ProduceMessageRollbackAck,
+)
+from lakemq.wire.produce_run import any_special
+
+_LISTED_MAX = 1000  # in one answer
+_JOINED_BYTES_MAX = 1 << 20  # parts of one partition become one record up to this size
+_FINISH_EVERY_MS = 1000
+_UNIQ_MARK = UNIQ_ID.encode()
+
+
+class _Content(NamedTuple):
+    """Messages of one partition that are stored by one record, and which parts of their transaction they are."""
+
+    partition: int
+    message_count: int
+    index_count: int
+    messages: Buffer
+    address: bytes
+    numbers: list[int]
+
+
+class Transacting:
+    """Begins, fills and ends transactions."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        config: BrokerConfig,
+        access: Access,
+        sessions: Sessions,
+        waiters: Waiters,
+        metrics: Metrics,
+    ) -> None:
+        self._ledger = ledger
+        self._group = ledger.group
+        self._config = config
+        self._limits = config.transactions
+        self._access = access
+        self._sessions = sessions
+        self._waiters = waiters
+        self._metrics = metrics
+        self._transactions = ledger.state.transactions
+        self._undecided = Undecided(ledger, config, self._limits, access, metrics)
+        self._cache: OrderedDict[tuple[int, int], Buffer] = OrderedDict()  # by position and offset
+        self._cached_bytes = 0
+        self._finished_ms = 0
+
+    # --- commands ----------------------------------------------------------------------------------------------
+
+    def prepare(self, connection: Connection, header: Header, command: ProduceMessagePrepare, now: Now) -> None:
+        """Begin one; answered when that is durable."""
+        connection.check_app(command.app, self._config.admin_app)
+        self._check_producer(connection, command.topic, command.app)
+        tx_id = ""
+        try:
+            topic, _ = self._access.producer(connection, connection.full_topic(command.topic), command.app, now)
+            tx_id = self._new_id(now)
+            self._check_begin(topic, command.app, command.transaction_id)
+            self._put_record(
+                topic,
+                tx_id,
+                (),
+                now,
+                opens_for=command.app,
+                timeout_ms=self._timeout(command.timeout_ms),
+                transaction_id=command.transaction_id,
+            )
+        except LakeMQError as error:
+            self._metrics.errors[code_of(error)] += 1
+            answer(connection, header, ProduceMessagePrepareAck("", code_of(error)), now)
+            return
+        self._park(
+            connection,
+            header,
+            ProduceMessagePrepareAck(tx_id),
+            lambda error: ProduceMessagePrepareAck("", code_of(error)),
+            now,
+        )
+
+    def commit(self, connection: Connection, header: Header, command: ProduceMessageCommit, now: Now) -> None:
+        """Let its messages be seen; answered when they can be."""
+        self._answer_decision(connection, header, command, Outcome.COMMITTED, ProduceMessageCommitAck, now)
+
+    def rollback(self, connection: Connection, header: Header, command: ProduceMessageRollback, now: Now) -> None:
+        """Forget its messages; answered when that is durable."""
+        self._answer_decision(connection, header, command, Outcome.ROLLED_BACK, ProduceMessageRollbackAck, now)
+
+    def feedback(self, connection: Connection, header: Header, command: FetchProduceFeedback, now: Now) -> None:
+        """Tell of those that nobody decided in time."""
+        self._undecided.feedback(connection, header, command, now)
+
+    def transact(self, connection: Connection, header: Header, command: Transact, now: Now) -> None:
+        """Begin one under the client's own id, fill it, commit it: any of these; answered when that is durable."""
+        connection.check_app(command.app, self._config.admin_app)
+        self._check_producer(connection, command.topic, command.app)
+        self._transact(connection, command, now)
+        self._park(connection, header, TransactAck(), None, now, sum(map(len, command.parts)))
+
+    def fetch_transactions(self, connection: Connection, header: Header, command: FetchTransactions, now: Now) -> None:
+        """List those that are open and have an id of the application's own."""
+        connection.check_app(command.app, self._config.admin_app)
+        topic = self._ledger.metadata.topics.get(connection.full_topic(command.topic))
+        if topic is None:
+            raise TopicNotFoundError(f"there is no topic {command.topic!r}")
+        mine = [one for one in self._transactions.open_of(topic.number, command.app) if one.transaction_id]
+        mine = sorted([one for one in mine if one.transaction_id > command.after], key=lambda one: one.transaction_id)
+        count = min(command.count, _LISTED_MAX) if command.count > 0 else _LISTED_MAX
+        found = [
+            TransactionFound(one.tx_id, one.transaction_id, one.began_ms, one.timeout_ms, one.message_count)
+            for one in mine[:count]
+        ]
+        self._park(connection, header, FetchTransactionsAck(tuple(found)), None, now)
+
+    # --- what others ask for -----------------------------------------------------------------------------------
+
+    def put(
+        self,
+        connection: Connection,
+        topic: Topic,
+        partition: int,
+        tx_id: str,
+        app: str,
+        messages: Buffer,
+        message_count: int,
+        index_count: int,
+        now: Now,
+    ) -> int:
+        """Keep scanned messages for a transaction; durable once the journal is synced to the position returned."""
+        transaction = self._transactions.open.get(tx_id)
+        if transaction is None or transaction.topic != topic.number or transaction.app != app:
+            raise TransactionNotFoundError(f"there is no open transaction {tx_id!r}")
+        if _check_messages(messages, message_count):
+            messages, message_count, index_count = self._without_known(topic, messages, index_count, now)
+            if not message_count:
+                return self._ledger.end_position
+        part = NewPart(partition, message_count, index_count, messages)
+        self._check_more(transaction, (part,))
+        return self._put_record(topic, tx_id, (part,), now, address=connection.port.address)
+
+    def tick(self, now: Now) -> None:
+        """Roll back those whose time is over for good; answer those who waited to hear of them for long enough."""
+        for transaction in self._undecided.due(now):
+            try:
+                self._roll_back(transaction, now)
+            except LakeMQError as error:  # the disk is full, or slow: it is due again in a moment
+                self._metrics.errors[code_of(error)] += 1
+        self._undecided.end_polls(now)
+        if now.monotonic_ms - self._finished_ms >= _FINISH_EVERY_MS:
+            self._finish_rest(now)
+
+    def finish(self, now: Now) -> None:
+        """After a start, before anybody is served: store what was committed and is not in its partitions yet."""
+        for transaction in self._transactions.open.values():
+            self._undecided.watch(transaction, now)
+        self._finish_rest(now)
+
+    def carry(self, before_position: int, now: Now) -> None:
+        """Write the parts that are still needed again, so that what is before that position may go."""
+        for tx_id, number, part in self._transactions.carry(before_position):
+            messages = self._messages_of(part)
+            payload, offset = pack_carried(tx_id, number, part, messages)
+            start, end = self._ledger.append(RecordType.TRANSACTION, payload, now.wall_ms)
+            self._ledger.undo_with(end, self._transactions.move(tx_id, number, start, offset))
+            self._forget_cached(part)
+
+    # --- beginning and filling ---------------------------------------------------------------------------------
+
+    def _check_producer(self, connection: Connection, topic: str, app: str) -> None:
+        if (connection.full_topic(topic), app) not in connection.producers:
+            raise ProducerNotFoundError(f"the connection did not send ADD_PRODUCER for topic {topic!r}")
+
+    def _new_id(self, now: Now) -> str:
+        """Unique for ever: no two records begin at one position of one journal, and no two journals at one time."""
+        return f"{self._config.group_id:x}-{self._ledger.term:x}-{self._ledger.end_position:x}-{now.wall_ms:x}"
+
+    def _timeout(self, asked_ms: int) -> int:
+        return min(asked_ms, self._limits.purge_ms) if asked_ms > 0 else self._limits.timeout_ms
+
+    def _check_begin(self, topic: Topic, app: str, transaction_id: str) -> None:
+        limits, transactions = self._limits, self._transactions
+        self._check_own_id(topic.number, app, transaction_id, None)
+        if transactions.count(topic.number, app) >= limits.open_max or len(transactions.open) >= limits.open_total_max:
+            self._metrics.capped["transactions"] += 1
+            raise TooManyTransactionsError(f"app {app!r} has too many open transactions on topic {topic.name!r}")
+
+    def _check_own_id(self, topic: int, app: str, transaction_id: str, tx_id: str | None) -> None:
+        if len(transaction_id.encode()) > OWN_ID_BYTES_MAX:
+            raise BadParameterError(f"a transactionId has {OWN_ID_BYTES_MAX} bytes at the most")
+        if transaction_id and self._transactions.find_own(topic, app, transaction_id) not in (None, tx_id):
+            raise TransactionExistsError(f"transaction {transaction_id!r} is open already")
+
+    def _check_more(self, transaction: Transaction | None, parts: Sequence[NewPart]) -> None:
+        """Whether a transaction may have these, too."""
+        limits = self._limits
+        count, size = (len(transaction.parts), transaction.size) if transaction is not None else (0, 0)
+        if transaction is not None and self._undecided.is_overdue(transaction.tx_id):
+            raise TransactionNotFoundError(f"the time of transaction {transaction.tx_id!r} is over: it takes no more")
+        if count + len(parts) > limits.parts_max:
+            raise BadParameterError(f"a transaction takes messages {limits.parts_max} times at the most")
+        if size + sum([len(part.messages) for part in parts]) > limits.bytes_max:
+            raise BadParameterError(f"the messages of a transaction have {limits.bytes_max} bytes at the most")
+        if self._transactions.part_count + len(parts) > limits.parts_total_max:
+            self._metrics.capped["transactions"] += 1
+            raise TooManyTransactionsError("the broker holds as many messages of open transactions as it may")
+
+    def _put_record(
+        self,
+        topic: Topic,
+        tx_id: str,
+        new_parts: Sequence[NewPart],
+        now: Now,
+        *,
+        opens_for: str | None = None,
+        commits: bool = False,
+        timeout_ms: int = 0,
+        transaction_id: str = "",
+        number: int = UNNUMBERED,
+        address: bytes = NO_ADDRESS,
+    ) -> int:
+        """Begin a transaction, add to it, or both, by one record; where that ends."""
+        payload, offsets = pack_put(
+            tx_id,
+            new_parts,
+            begins=opens_for is not None,
+            commits=commits,
+            app=opens_for or "",
+            timeout_ms=timeout_ms,
+            transaction_id=transaction_id,
+            number=number,
+            address=address,
+        )
+        start, end = self._ledger.append(RecordType.TRANSACTION, payload, now.wall_ms, topic=topic.number)
+        if opens_for is not None:
+            begun = Transaction(tx_id, topic.number, opens_for, now.wall_ms, timeout_ms)
+            self._ledger.undo_with(end, self._transactions.begin(begun))
+            self._undecided.watch(begun, now)
+            self._ledger.undo_with(end, lambda: self._undecided.forget(begun))
+        parts = []
+        view = memoryview(payload)
+        for (partition, message_count, index_count, messages), offset in zip(new_parts, offsets, strict=True):
+            part = Part(partition, message_count, index_count, len(messages), start, offset, address)
+            parts.append(part)
+            self._keep_cached(part, view[offset : offset + part.size], end)
+        if parts or transaction_id or number != UNNUMBERED:
+            undo = self._transactions.put(tx_id, parts, transaction_id, is_numbered=number != UNNUMBERED)
+            self._ledger.undo_with(end, undo)
+        return end
+
+    # --- TRANSACT ----------------------------------------------------------------------------------------------
+
+    def _transact(self, connection: Connection, command: Transact, now: Now) -> None:
+        tx_id, app, commits = command.tx_id, command.app, command.outcome == TransactOutcome.COMMIT
+        if not 0 < len(tx_id.encode()) <= TX_ID_BYTES_MAX:
+            raise BadParameterError(f"a txId has from 1 to {TX_ID_BYTES_MAX} bytes")
+        if not commits and command.outcome != TransactOutcome.OPEN:
+            raise BadParameterError(f"outcome {command.outcome} is not 0 or 1")
+        topic, _ = self._access.producer(connection, connection.full_topic(command.topic), app, now)
+        transaction = self._transactions.open.get(tx_id)
+        if transaction is not None:
+            if transaction.topic != topic.number or transaction.app != app:
+                raise TransactionExistsError(f"transaction {tx_id!r} is of another app or topic")
+            if command.number >= transaction.requests:  # else it is the answer that got lost
+                self._go_on(connection, topic, transaction, command, now)
+            if commits:
+                self._commit(transaction, now)
+        elif self._transactions.decided(tx_id) is not None:
+            if not commits:
+                raise TransactionNotFoundError(f"transaction {tx_id!r} has ended")
+            self._check_decided(topic, app, tx_id, Outcome.COMMITTED)
+            self._finish_one(tx_id, now)
+        elif command.number != 0:
+            raise TransactionNotFoundError(f"there is no transaction {tx_id!r}")
+        else:
+            self._begin(connection, topic, command, commits, now)
+
+    def _begin(self, connection: Connection, topic: Topic, command: Transact, commits: bool, now: Now) -> None:
+        tx_id, app = command.tx_id, command.app
+        parts = self._new_parts(connection, topic, app, command.parts, now)
+        self._check_more(None, parts)
+        self._check_own_id(topic.number, app, command.transaction_id, None)
+        address = connection.port.address
+        if commits and len(parts) == 1:
+            owner = owner_of(topic.number, app)
+            note = pack_note(tx_id, (), owner, now.wall_ms, commits=True)
+            content = _Content(*parts[0], address, [])
+            end = self._store(topic, content, note, now)
+            self._ledger.undo_with(end, self._transactions.commit_whole(tx_id, owner, now.wall_ms))
+            return
+        if not commits:
+            self._check_begin(topic, app, command.transaction_id)
+        else:
+            self._make_room(2 * sum([len(part.messages) + 2 * HEADER_BYTES for part in parts]) + 1024, now)
+        end = self._put_record(
+            topic,
+            tx_id,
+            parts,
+            now,
+            opens_for=app,
+            commits=commits,
+            timeout_ms=self._timeout(command.timeout_ms),
+            transaction_id=command.transaction_id,
+            number=0,
+            address=address,
+        )
+        if commits:
+            transaction = self._transactions.open[tx_id]
+            contents = list(self._contents(transaction, range(len(transaction.parts))))
+            self._decide(transaction, Outcome.COMMITTED, end, now)
+            self._deliver_all(topic, transaction, contents, now)
+
+    def _go_on(
+        self, connection: Connection, topic: Topic, transaction: Transaction, command: Transact, now: Now
+    ) -> None:
+        if command.number > transaction.requests:
+            text = f"request {command.number} of transaction {command.tx_id!r}, of which {transaction.requests} came"
+            raise BadParameterError(text)
+        parts = self._new_parts(connection, topic, command.app, command.parts, now)
+        self._check_more(transaction, parts)
+        self._check_own_id(topic.number, command.app, command.transaction_id, command.tx_id)
+        self._put_record(
+            topic,
+            command.tx_id,
+            parts,
+            now,
+            transaction_id=command.transaction_id,
+            number=command.number,
+            address=connection.port.address,
+        )
+
+    def _new_parts(
+        self, connection: Connection, topic: Topic, app: str, blocks: Sequence[MessageBlock], now: Now
+    ) -> list[NewPart]:
+        """The messages of a request, checked, without those that were stored before."""
+        parts = []
+        for block in blocks:
+            messages = block.joined()
+            found = scan(messages, 0, len(messages), block.count)
+            if found.end != len(messages):
+                raise SerializationError("there are bytes between the messages and the end of their list")
+            if not self._access.leads(topic, found.partition):
+                raise NotLeaderError(f"partition {found.partition} of topic {topic.name!r} is not at this broker")
+            count, index_count = block.count, found.index_count
+            if _check_messages(messages, count):
+                messages, count, index_count = self._without_known(topic, messages, index_count, now)
+            if count:
+                parts.append(NewPart(found.partition, count, index_count, messages))
+        rates = self._sessions.rates_of(app, self._ledger.metadata, now.monotonic_ms)
+        if rates is not None and not (
+            rates.produce.take(sum([part.index_count for part in parts]), now.monotonic_ms)
+            and rates.produce_bytes.take(sum([len(part.messages) for part in parts]), now.monotonic_ms)
+        ):
+            self._metrics.capped["app_rate"] += 1
+            raise RateLimitedError("the app has used up its rate for sending")
+        return parts
+
+    def _without_known(self, topic: Topic, messages: Buffer, index_count: int, now: Now) -> tuple[Buffer, int, int]:
+        """Messages, their number and that of their indexes, without those whose ids are known."""
+        kept: list[Buffer] = []
+        view = memoryview(messages)
+        for key, indexes, start, end in _walk(topic.number, messages):
+            if key is not None and self._ledger.state.uniq_ids.find(key, now.wall_ms) is not None:
+                index_count -= indexes
+            else:
+                kept.append(view[start:end])
+        return b"".join(kept), len(kept), index_count
+
+    # --- deciding ----------------------------------------------------------------------------------------------
+
+    def _answer_decision(
+        self,
+        connection: Connection,
+        header: Header,
+        command: ProduceMessageCommit | ProduceMessageRollback,
+        outcome: Outcome,
+        ack: Callable[[int], Ack],
+        now: Now,
+    ) -> None:
+        connection.check_app(command.app, self._config.admin_app)
+        try:
+            self._end(connection.full_topic(command.topic), command.app, command.tx_id, outcome, now)
+        except LakeMQError as error:
+            self._metrics.errors[code_of(error)] += 1
+            answer(connection, header, ack(code_of(error)), now)
+            return
+        self._park(connection, header, ack(0), lambda error: ack(code_of(error)), now)
+
+    def _end(self, name: str, app: str, tx_id: str, outcome: Outcome, now: Now) -> None:
+        """Decide one; the same decision again changes nothing, the opposite one is refused."""
+        topic = self._ledger.metadata.topics.get(name)
+        if topic is None:
+            raise TransactionNotFoundError(f"there is no topic {name!r}, and no transaction of it")
+        transaction = self._transactions.open.get(tx_id)
+        if transaction is None:
+            self._check_decided(topic, app, tx_id, outcome)
+            self._finish_one(tx_id, now)
+        elif transaction.topic != topic.number or transaction.app != app:
+            raise TransactionNotFoundError(f"there is no transaction {tx_id!r} of app {app!r} on topic {name!r}")
+        elif outcome is Outcome.COMMITTED:
+            self._commit(transaction, now)
+        else:
+            self._roll_back(transaction, now)
+
+    def _check_decided(self, topic: Topic, app: str, tx_id: str, outcome: Outcome) -> None:
+        decided = self._transactions.decided(tx_id)
+        if decided is None or decided.owner != owner_of(topic.number, app):
+            raise TransactionNotFoundError(f"there is no transaction {tx_id!r} of app {app!r} on topic {topic.name!r}")
+        if decided.outcome is not outcome:
+            was = "committed" if decided.outcome is Outcome.COMMITTED else "rolled back"
+            raise TransactionCommitError(f"transaction {tx_id!r} was {was}")
+
+    def _roll_back(self, transaction: Transaction, now: Now) -> None:
+        payload = pack_outcome(transaction.tx_id, Outcome.ROLLED_BACK)
+        _, end = self._ledger.append(RecordType.TRANSACTION, payload, now.wall_ms, topic=transaction.topic)
+        self._decide(transaction, Outcome.ROLLED_BACK, end, now)
+        for part in transaction.parts:
+            self._forget_cached(part)
+
+    def _commit(self, transaction: Transaction, now: Now) -> None:
+        topic = self._topic(transaction.topic)
+        assert topic is not None, "whoever asks has named it"
+        contents = list(self._contents(transaction, range(len(transaction.parts))))
+        if len(contents) == 1:
+            note = pack_note(transaction.tx_id, (), transaction.owner, now.wall_ms, commits=True)
+            end = self._store(topic, contents[0], note, now)
+            undo = self._transactions.commit_whole(transaction.tx_id, transaction.owner, now.wall_ms)
+            self._decided(transaction, undo, end, now)
+        else:
+            self._make_room(sum([len(one.messages) + 2 * HEADER_BYTES for one in contents]) + 1024, now)
+            payload = pack_outcome(transaction.tx_id, Outcome.COMMITTED)
+            _, end = self._ledger.append(RecordType.TRANSACTION, payload, now.wall_ms, topic=transaction.topic)
+            self._decide(transaction, Outcome.COMMITTED, end, now)
+            self._deliver_all(topic, transaction, contents, now)
+        for part in transaction.parts:
+            self._forget_cached(part)
+
+    def _decide(self, transaction: Transaction, outcome: Outcome, end: int, now: Now) -> None:
+        self._decided(transaction, self._transactions.decide(transaction.tx_id, outcome, now.wall_ms), end, now)
+
+    def _decided(self, transaction: Transaction, undo: Callable[[], object], end: int, now: Now) -> None:
+        self._undecided.forget(transaction)
+
+        def reopen() -> None:
+            undo()
+            self._undecided.watch(transaction, now)
+
+        self._ledger.undo_with(end, reopen)
+
+    def _make_room(self, size: int, now: Now) -> None:
+        """Have a new segment begun now if so much does not fit this one: then all that follows is written as one."""
+        try:
+            self._group._check_append(self._ledger.term, size, now.wall_ms, is_control=False)
+        except BadParameterError:  # more than any record may have: it goes as it can, and `finish` sees to the rest
+            return
+
+    # --- storing -----------------------------------------------------------------------------------------------
+
+    def _contents(self, transaction: Transaction, numbers: Sequence[int]) -> Iterator[_Content]:
+        """The messages of these parts, those of one partition together."""
+        lots: dict[int, list[tuple[int, Part]]] = {}
+        for number in numbers:
+            part = transaction.parts[number]
+            lots.setdefault(part.partition, []).append((number, part))
+        for partition, lot in lots.items():
+            waiting: list[tuple[int, Part]] = []
+            for number, part in lot:
+                if waiting and not _may_join([one for _, one in waiting], part):
+                    yield self._joined(partition, waiting)
+                    waiting = []
+                waiting.append((number, part))
+            yield self._joined(partition, waiting)
+
+    def _joined(self, partition: int, lot: list[tuple[int, Part]]) -> _Content:
+        parts = [part for _, part in lot]
+        pieces = [self._messages_of(part) for part in parts]
+        return _Content(
+            partition,
+            sum([part.message_count for part in parts]),
+            sum([part.index_count for part in parts]),
+            pieces[0] if len(pieces) == 1 else b"".join(pieces),
+            parts[0].address,
+            [number for number, _ in lot],
+        )
+
+    def _deliver_all(self, topic: Topic, transaction: Transaction, contents: list[_Content], now: Now) -> None:
+        for content in contents:
+            end = self._store(topic, content, pack_note(transaction.tx_id, content.numbers), now)
+            self._ledger.undo_with(end, self._transactions.deliver(transaction.tx_id, content.numbers))
+
+    def _store(self, topic: Topic, content: _Content, note: bytes, now: Now) -> int:
+        partition, message_count, index_count, messages, address, _ = content
+        first_index, _, end = self._ledger.append_messages(
+            topic.number,
+            partition,
+            messages,
+            message_count,
+            index_count,
+            now.wall_ms,
+            client_address=address,
+            note=note,
+        )
+        if bytes(messages).find(_UNIQ_MARK) >= 0:
+            index = first_index
+            for key, indexes, _, _ in _walk(topic.number, messages):
+                if key is not None:
+                    self._remember(key, Place(partition, index, end, now.wall_ms))
+                index += indexes
+        self._metrics.messages_in[topic.name] += index_count
+        self._metrics.bytes_in[topic.name] += len(messages)
+        return end
+
+    def _remember(self, key: UniqKey, place: Place) -> None:
+        self._ledger.state.uniq_ids.add(key, place)
+        self._ledger.undo_with(place.end_position, lambda: self._ledger.state.uniq_ids.discard(key))
+
+    def _finish_rest(self, now: Now) -> None:
+        self._finished_ms = now.monotonic_ms
+        for transaction, _ in self._transactions.unfinished():
+            try:
+                self._finish_one(transaction.tx_id, now)
+            except LakeMQError as error:  # tried again in a while
+                self._metrics.errors[code_of(error)] += 1
+
+    def _finish_one(self, tx_id: str, now: Now) -> None:
+        """Store the rest of a committed one, if there is any."""
+        found = self._transactions.unfinished_of(tx_id)
+        if found is None:
+            return
+        transaction, numbers = found
+        topic = self._topic(transaction.topic)
+        if topic is None:
+            self._transactions.drop_unfinished(tx_id)  # dropped since
+            return
+        numbers = [number for number in numbers if transaction.parts[number].partition < topic.partition_count]
+        self._deliver_all(topic, transaction, list(self._contents(transaction, numbers)), now)
+
+    def _topic(self, number: int) -> Topic | None:
+        return next((topic for topic in self._ledger.metadata.topics.values() if topic.number == number), None)
+
+    # --- bytes in memory ---------------------------------------------------------------------------------------
+
+    def _messages_of(self, part: Part) -> Buffer:
+        cached = self._cache.get((part.position, part.offset))
+        if cached is not None:
+            return cached
+        _, payload = self._group.read_record(part.position)
+        return payload[part.offset : part.offset + part.size]
+
+    def _keep_cached(self, part: Part, messages: Buffer, end: int) -> None:
+        """What is not written yet must be here: it cannot be read back."""
+        key = part.position, part.offset
+        self._cache[key] = messages
+        self._cached_bytes += part.size
+        self._ledger.undo_with(end, lambda: self._forget_cached(part))
+        written = self._group.journal.written_position
+        while self._cached_bytes > self._limits.cache_bytes_max:
+            oldest = next(iter(self._cache))
+            if oldest[0] >= written:
+                return
+            self._cached_bytes -= len(self._cache.pop(oldest))
+
+    def _forget_cached(self, part: Part) -> None:
+        if self._cache.pop((part.position, part.offset), None) is not None:
+            self._cached_bytes -= part.size
+
+    # --- answers -----------------------------------------------------------------------------------------------
+
+    def _park(
+        self,
+        connection: Connection,
+        header: Header,
+        ack: Ack,
+        refused: Callable[[LakeMQError], Ack] | None,
+        now: Now,
+        request_bytes: int = 0,
+    ) -> None:
+        """Answer once all that is in the journal by now is durable."""
+
+        def refusal(error: LakeMQError) -> Buffers:
+            if refused is None:
+                return encode(connection, header, None, now, error)
+            return encode(connection, header, refused(error), now, None)
+
+        self._waiters.park(
+            CommandReply(
+                connection,
+                self._ledger.end_position,
+                encode(connection, header, ack, now, None),
+                refusal,
+                waits_for_sync=True,
+                request_bytes=request_bytes,
+                deadline_ms=now.monotonic_ms + self._config.produce_timeout_ms,
+            )
+        )
+
+
+def _may_join(waiting: list[Part], part: Part) -> bool:
+    return (
+        part.address == waiting[0].address
+        and sum([one.size for one in waiting]) + part.size <= _JOINED_BYTES_MAX
+        and sum([one.message_count for one in waiting]) + part.message_count <= MESSAGE_COUNT_MAX
+    )
+
+
+def _check_messages(messages: Buffer, count: int) -> bool:
+    """Whether any has an id; BadParameterError if one is to wait, which it cannot inside a transaction."""
+    if not any_special(messages, 0, count, 0):
+        return False
+    has_id = False
+    at = 0
+    for _ in range(count):
+        try:
+            attributes = decode_attributes(attributes_of(messages, at))
+        except SerializationError:  # a broken escape is for those who read it
+            attributes = {}
+        for name in (DELIVER_AT, DELAY_LEVEL):
+            if name in attributes:
+                raise BadParameterError(f"{name}: a message of a transaction cannot wait for another time")
+        has_id = has_id or bool(attributes.get(UNIQ_ID))
+        _, at = read_fields(messages, at)
+    return has_id
+
+
+def _walk(topic: int, messages: Buffer) -> Iterator[tuple[UniqKey | None, int, int, int]]:
+    """Of each message: the key of its id if it has one, how many indexes it takes, where it begins and ends."""
+    at = 0
+    while at < len(messages):
+        start = at
+        fields, at = read_fields(messages, at)
+        key = None
+        if _UNIQ_MARK in fields.attributes:
+            try:
+                uniq_id = decode_attributes(fields.attributes).get(UNIQ_ID)
+            except LakeMQError:  # not ours to refuse
+                uniq_id = None
+            if uniq_id:
+                key = topic, fields.app.decode(errors="replace"), uniq_id
+        yield key, fields.flag if fields.system_code & BATCH_BIT else 1, start, at

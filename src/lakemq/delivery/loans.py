@@ -1,0 +1,232 @@
+"""Which messages of a topic are lent to which consumers of one app.
+
+Normally a lent partition is given to nobody, not even its holder, until all that was lent is settled, or it is given
+back, or its lease has run out. In parallel consumption several leases may be out in one partition at a time, each with
+messages of its own. What comes back unsettled is lent again before anything newer. Partitions that may have something
+to lend stand in a queue, so a fetch never looks at the others, and whoever was served goes to the back.
+
+Pure and in memory only: after a restart nothing is lent, and what was not acked is lent again (at least once).
+"""
+
+import heapq
+from collections.abc import Iterable
+from itertools import count
+
+from lakemq.delivery.intervals import Intervals
+
+
+class Lease:
+    """What one consumer has in hand of one partition: the messages from `first_index` up to `next_index`."""
+
+    __slots__ = ("consumer", "end_ms", "first_index", "is_over", "keys", "next_index", "open", "partition")
+
+    def __init__(
+        self,
+        consumer: int,
+        partition: int,
+        first_index: int,
+        next_index: int,
+        end_ms: int,
+        keys: frozenset[bytes] = frozenset(),
+    ) -> None:
+        self.consumer = consumer
+        self.partition = partition
+        self.first_index = first_index
+        self.next_index = next_index
+        self.end_ms = end_ms  # monotonic
+        self.keys = keys  # of its messages, where messages of one key must keep their order
+        self.open = Intervals([(first_index, next_index)])  # not settled yet
+        self.is_over = False
+
+
+class _Partition:
+    __slots__ = ("leases", "pull_index", "returned")
+
+    def __init__(self) -> None:
+        self.leases: list[Lease] = []
+        self.returned = Intervals()  # was lent, came back, and is to be lent again
+        self.pull_index = 0  # all below was lent or settled
+
+
+class Loans:
+    """The leases of one app on one topic."""
+
+    def __init__(self, partitions: Iterable[int] = ()) -> None:
+        self._partitions: dict[int, _Partition] = {}
+        self._ready: dict[int, None] = dict.fromkeys(partitions)  # used as a queue without repeats
+        self._held: dict[int, dict[Lease, None]] = {}  # by consumer
+        self._ends: list[tuple[int, int, Lease]] = []  # heap by end; entries may be out of date
+        self._deferred: list[tuple[int, int]] = []  # heap of (until, partition)
+        self._numbers = count()
+        self.lent_count = 0  # leases that are out
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether any partition may have something to lend."""
+        return bool(self._ready)
+
+    def offer(self, partition: int) -> None:
+        """There may be something to lend in that partition."""
+        self._ready[partition] = None
+
+    def take_ready(self) -> int | None:
+        """The partition whose turn it is; it is to be offered again if it has something left."""
+        for partition in self._ready:
+            del self._ready[partition]
+            return partition
+        return None
+
+    def defer(self, partition: int, until_ms: int) -> None:
+        """There will be something to lend, not before that (monotonic) time."""
+        self._ready.pop(partition, None)
+        heapq.heappush(self._deferred, (until_ms, partition))
+
+    def offer_deferred(self, now_ms: int) -> None:
+        """Time has passed."""
+        while self._deferred and self._deferred[0][0] <= now_ms:
+            self.offer(heapq.heappop(self._deferred)[1])
+
+    # --- asking ------------------------------------------------------------------------------------------------
+
+    def leases(self, partition: int) -> list[Lease]:
+        """Who has something of that partition; not to be changed."""
+        known = self._partitions.get(partition)
+        return known.leases if known is not None else []
+
+    def lease_of(self, partition: int, index: int) -> Lease | None:
+        """The lease that has that message and has not settled it."""
+        return next((lease for lease in self.leases(partition) if index in lease.open), None)
+
+    def held_count(self, consumer: int) -> int:
+        """How many partitions one consumer has something of."""
+        return len({lease.partition for lease in self._held.get(consumer, ())})
+
+    def may_settle(self, partition: int, consumer: int, first: int, after: int, beyond: Intervals) -> bool:
+        """Whether all of these messages are that consumer's, or were lent and are nobody's now, or are settled."""
+        known = self._partitions.get(partition)
+        left = Intervals([(first, after)])
+        for run in beyond.within(first, after):
+            left.remove(*run)
+        if known is not None:
+            for run in known.returned.within(first, after):
+                left.remove(*run)
+            for lease in known.leases:
+                if lease.consumer == consumer:
+                    left.remove(lease.first_index, lease.next_index)
+        return not left
+
+    def next_run(self, partition: int, ack_index: int, beyond: Intervals) -> tuple[int, int | None]:
+        """What is to be lent next: from where, and up to where if there is such an end.
+
+        `beyond` is what may not be lent above the ack index: it is settled, or has to wait.
+        """
+        known = self._partitions.setdefault(partition, _Partition())
+        known.returned.drop_below(ack_index)
+        for first, after in known.returned:
+            free, following = beyond.gap_from(first)
+            if free < after:
+                return free, after if following is None else min(after, following)
+        known.pull_index = max(known.pull_index, ack_index)
+        return beyond.gap_from(known.pull_index)
+
+    # --- lending -----------------------------------------------------------------------------------------------
+
+    def lend(self, lease: Lease) -> None:
+        """Give messages to a consumer."""
+        known = self._partitions.setdefault(lease.partition, _Partition())
+        known.leases.append(lease)
+        known.returned.remove(lease.first_index, lease.next_index)
+        known.pull_index = max(known.pull_index, lease.next_index)
+        self._held.setdefault(lease.consumer, {})[lease] = None
+        self.lent_count += 1
+        self._note_end(lease)
+
+    def settle(self, partition: int, first: int, after: int) -> None:
+        """These messages are done with, whoever had them."""
+        known = self._partitions.get(partition)
+        if known is None:
+            return
+        if known.returned:
+            known.returned.remove(first, after)
+        known.pull_index = max(known.pull_index, after) if first <= known.pull_index else known.pull_index
+        for lease in list(known.leases):
+            if lease.first_index < after and first < lease.next_index:
+                lease.open.remove(first, after)
+                if not lease.open:
+                    self._end(lease)
+
+    def give_back(self, partition: int, first: int, after: int) -> None:
+        """These messages are not done with after all: lend them again."""
+        known = self._partitions.setdefault(partition, _Partition())
+        for lease in list(known.leases):
+            if lease.first_index < after and first < lease.next_index:
+                self.release(lease)
+        known.returned.add(first, after)
+        known.pull_index = max(known.pull_index, after)
+        self.offer(partition)
+
+    def extend(self, partition: int, consumer: int, end_ms: int) -> bool:
+        """Move the end of what a consumer has of a partition; False if that is nothing."""
+        mine = [lease for lease in self.leases(partition) if lease.consumer == consumer]
+        for lease in mine:
+            lease.end_ms = end_ms
+            self._note_end(lease)
+        return bool(mine)
+
+    def release(self, lease: Lease) -> None:
+        """What is not settled of it may be lent again."""
+        if lease.is_over:
+            return
+        known = self._partitions[lease.partition]
+        for run in lease.open:
+            known.returned.add(*run)
+        self._end(lease)
+
+    def release_partition(self, partition: int) -> None:
+        """The same for all that is lent of a partition."""
+        for lease in list(self.leases(partition)):
+            self.release(lease)
+        self.offer(partition)
+
+    def release_all(self, consumer: int) -> bool:
+        """That consumer is gone; True if it had something."""
+        held = list(self._held.get(consumer, ()))
+        for lease in held:
+            self.release(lease)
+        return bool(held)
+
+    def take_expired(self, now_ms: int) -> list[Lease]:
+        """Take back what was not acked in time."""
+        expired = []
+        while self._ends and self._ends[0][0] <= now_ms:
+            lease = heapq.heappop(self._ends)[2]
+            if not lease.is_over and lease.end_ms <= now_ms:
+                self.release(lease)
+                expired.append(lease)
+        return expired
+
+    def move(self, partition: int, index: int) -> None:
+        """The app goes on from that index, whatever was lent."""
+        for lease in list(self.leases(partition)):
+            self._end(lease)
+        known = self._partitions.setdefault(partition, _Partition())
+        known.returned.clear()
+        known.pull_index = index
+        self.offer(partition)
+
+    def _end(self, lease: Lease) -> None:
+        lease.is_over = True
+        self._partitions[lease.partition].leases.remove(lease)
+        held = self._held[lease.consumer]
+        del held[lease]
+        if not held:
+            del self._held[lease.consumer]
+        self.lent_count -= 1
+        self.offer(lease.partition)
+
+    def _note_end(self, lease: Lease) -> None:
+        heapq.heappush(self._ends, (lease.end_ms, next(self._numbers), lease))
+        if len(self._ends) > 2 * self.lent_count + 64:  # settled and extended leases leave entries behind
+            current = {id(entry[2]): entry for entry in self._ends if not entry[2].is_over}
+            self._ends = [(entry[2].end_ms, entry[1], entry[2]) for entry in current.values()]
+            heapq.heapify(self._ends)
