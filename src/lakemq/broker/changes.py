@@ -32,6 +32,7 @@ from lakemq.policy import ConsumerPolicy, ProducerPolicy
 STARTS = ("latest", "earliest")
 ROLES = ("producer", "consumer")
 TOKENS_MAX = 16  # of one app
+GROWTHS_MAX = 16  # remembered of one topic: whoever is further behind than that has other worries
 
 
 class Changes:
@@ -63,7 +64,7 @@ class Changes:
         groups = self._groups_of(count)
         self._check_cap("topics", len(metadata.topics) + 1, self._config.limits.topics_max)
         self._check_partitions(len(groups))
-        topic = Topic(metadata.next_number, name, type, groups, **_checked_flags(flags))
+        topic = replace(Topic(metadata.next_number, name, type, groups), **_checked_flags(flags))  # type: ignore[arg-type]  # only its booleans
         self._put_topic(topic, now)
         return topic
 
@@ -77,9 +78,22 @@ class Changes:
             groups = self._groups_of(partitions)
             self._check_partitions(partitions - topic.partition_count)
             changed = replace(changed, groups=topic.groups + groups[topic.partition_count :])
+            if topic.type == "ordered":
+                changed = replace(changed, growths=self._growths(topic, changed))
         if changed != topic:
             self._put_topic(changed, now)
         return changed
+
+    def _growths(self, topic: Topic, grown: Topic) -> tuple[tuple[int, ...], ...]:
+        """Where the partitions of an ordered topic end now that it grows."""
+        if set(grown.groups) != {self._config.group_id}:
+            raise BadParameterError(
+                f"topic {topic.name!r} is ordered and spread over several brokers: it cannot grow, for none of them "
+                "knows when all have handed out what came before"
+            )
+        group = self._ledger.group
+        ends = tuple(group.next_index(topic.number, partition) for partition in range(topic.partition_count))
+        return (*topic.growths, ends)[-GROWTHS_MAX:]
 
     def drop_topic(self, name: str, now: Now) -> None:
         """Forget a topic and its subscriptions; its messages go when retention takes their segments."""

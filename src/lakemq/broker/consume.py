@@ -247,9 +247,15 @@ class Consuming:
                     if not poll.is_done:
                         self._tell(poll, now, code=code_of(error))
                 continue
-            for partition in self._access.led_partitions(topic):
-                lending.loans.offer(partition)
+            lending.growths = topic.growths
+            self.offer_all(lending)
             self.wake(lending, now)
+
+    def offer_all(self, lending: Lending) -> None:
+        """There may be something to lend in any partition."""
+        topic = self._ledger.metadata.topics.get(lending.topic)
+        for partition in self._access.led_partitions(topic) if topic is not None else ():
+            lending.loans.offer(partition)
 
     def drain(self, now: Now) -> None:
         """Answer every poll: the broker stops."""

@@ -35,6 +35,7 @@ from lakemq.broker.events import (
     TurnEnded,
 )
 from lakemq.broker.introduce import Introducing
+from lakemq.broker.keeping import Keeping
 from lakemq.broker.ledger import Ledger, State
 from lakemq.broker.lending import Lender
 from lakemq.broker.metrics import Metrics
@@ -72,7 +73,7 @@ from lakemq.wire.coordinate import FetchAssignedPartition, FindCoordinator
 from lakemq.wire.dialect import Dialect
 from lakemq.wire.header import Header, read_header
 from lakemq.wire.metadata import FetchCluster
-from lakemq.wire.own import ExtendLease, FetchRange, FetchTransactions, Settle, Transact
+from lakemq.wire.own import ExtendLease, FetchRange, FetchTransactions, SetFilter, Settle, Transact
 from lakemq.wire.produce import (
     FetchProduceFeedback,
     ProduceMessage,
@@ -136,8 +137,11 @@ class Broker:
         self._transacting = Transacting(*shared)
         self.delaying = Delaying(self.ledger, config, self.access, self.metrics, world.note, config.delays)
         self._producing = Producing(*shared, self._transacting, self.delaying)
+        self._keeping = Keeping(self.ledger, config, world, self.references, self.delaying, self._transacting, now)
         self.routing = Routing(self.ledger, config, self.access)
-        self._introducing = Introducing(self.ledger, config, self.access, self.consuming, self.routing, self._waiters)
+        self._introducing = Introducing(
+            self.ledger, config, self.access, self.consuming, self.routing, self._waiters, self.changes
+        )
         self._admin = Admin(
             self.ledger,
             config,
@@ -152,7 +156,7 @@ class Broker:
         self._sync_began_ms = 0
         self._checkpoint: CheckpointTicket | None = None
         self._choked: dict[int, Connection] = {}
-        self._swept_ms = self._retained_ms = now.monotonic_ms
+        self._swept_ms = now.monotonic_ms
         self._seen_version = self.ledger.metadata.version
         self._drain_until_ms = 0
         self._is_over = False
@@ -187,6 +191,7 @@ class Broker:
             FetchPartitionMessage: self.consuming.fetch_partition,
             CommitAck: self._settling.commit_ack,
             Settle: self._settling.settle,
+            SetFilter: self._introducing.set_filter,
             CommitAckIndex: self._acking.commit_index,
             FetchIndex: self._acking.fetch_index,
             FetchAckIndex: self._acking.fetch_index,
@@ -562,20 +567,10 @@ class Broker:
         if now.monotonic_ms - self._swept_ms >= _SWEEP_EVERY_MS:
             self._swept_ms = now.monotonic_ms
             self._sweep(now)
-        if now.monotonic_ms - self._retained_ms >= self.config.retention_every_ms and not self._is_over:
-            self._retained_ms = now.monotonic_ms
-            self._retain(now)
+        if not self._is_over:
+            self._keeping.tick(now)
         if self.access.is_draining:
             self._finish_draining(now)
-
-    def _retain(self, now: Now) -> None:
-        try:
-            dropped = self._group.retain(self.config.retention, now.wall_ms)
-        except OSError as error:  # what is too much is only too much
-            self._world.note("warning", f"a segment could not be dropped: {error}")
-            return
-        if dropped:
-            self._world.note("info", f"{dropped} segments were dropped: nobody wants them any more")
 
     def _watch_sync(self, now: Now) -> None:
         spent_ms = now.monotonic_ms - self._sync_began_ms

@@ -22,6 +22,11 @@ from lakemq.cluster.metadata import Topic
 from lakemq.delivery.delay_record import (
     ADD,
     ADD_BYTES,
+    BLOCK,
+    CANCEL,
+    NO_SHARE,
+    NOTE_MARK,
+    PASS,
     Add,
     Cancelled,
     Filed,
@@ -35,6 +40,8 @@ from lakemq.delivery.delay_record import (
     pack_rewind,
     unpack_add,
     unpack_block,
+    unpack_cancel,
+    unpack_release,
 )
 from lakemq.delivery.delays import Block, DelayLimits, Delays, Rows, Share, Undo
 from lakemq.delivery.guarded_clock import GuardedClock
@@ -42,7 +49,7 @@ from lakemq.delivery.uniq import UNIQ_ID, ids_of
 from lakemq.errors import BadParameterError, LakeMQError, ReadError, SerializationError, UnknownNameError
 from lakemq.record import read_fields, stamp
 from lakemq.storage.disk import Buffer
-from lakemq.storage.journal_record import RecordType
+from lakemq.storage.journal_record import RecordType, note_of
 from lakemq.storage.partition_group import MESSAGE_COUNT_MAX
 
 _SECOND, _MINUTE, _HOUR = 1000, 60_000, 3_600_000
@@ -56,7 +63,6 @@ LEVELS_MS = (
 _DIGITS_MAX = 19
 _BLOCK_READS = 4  # in one tick
 _SCAN_MAX = 10_000  # records looked at for one page of a listing
-_FOLLOW_EVERY_MS = 1000
 _COMPLAIN_EVERY_MS = 60_000
 _UNIQ_MARK = UNIQ_ID.encode()
 _NO_ROWS = array("q")
@@ -107,9 +113,6 @@ class Delaying:
         self._is_filing = False
         self._merge_bytes = self._limits.merge_bytes
         self._last_end = 0  # of what was appended and could still be undone
-        self._oldest_position = self._oldest_now()
-        self._oldest_then: tuple[int, int] | None = None  # the same once the journal is synced to the first
-        self._followed_ms = 0
         self._turn = 0  # whose turn it is among the shares
         self._topics: dict[int, str] = {}
         self._topics_version = -1
@@ -131,13 +134,12 @@ class Delaying:
         return min((one for one in found if one is not None), default=None)
 
     @property
-    def oldest_position(self) -> int:
-        """The first byte of the journal that must stay for what waits; with nothing waiting, somewhere near its end.
+    def oldest_position(self) -> int | None:
+        """The first byte of the journal that is needed for what waits; None if nothing does.
 
-        It moves on behind syncs: until a release or a move is synced, a power loss could bring back what was before.
+        Until the journal is synced as far as it is now, a power loss could bring back what waited before.
         """
-        self._follow_oldest()
-        return self._oldest_position
+        return self._delays.oldest_position
 
     def pending_by_topic(self) -> dict[str, int]:
         """How many wait, for each topic that there is."""
@@ -152,18 +154,6 @@ class Delaying:
     def _is_settled(self) -> bool:
         """Whether all that was put in force here is written, so that nothing of it can be undone."""
         return self._last_end <= self._group.journal.written_position
-
-    def _follow_oldest(self) -> None:
-        journal = self._group.journal
-        if self._oldest_then is not None and journal.synced_position >= self._oldest_then[0]:
-            self._oldest_position = self._oldest_then[1]
-            self._oldest_then = None
-        if self._oldest_then is None and self._is_settled:
-            self._oldest_then = journal.end_position, self._oldest_now()
-
-    def _oldest_now(self) -> int:
-        oldest = self._delays.oldest_position
-        return oldest if oldest is not None else self._group.journal.end_position
 
     def _topic_names(self) -> Mapping[int, str]:
         metadata = self._ledger.metadata
@@ -260,9 +250,6 @@ class Delaying:
                 self._rewind(now)
                 return
             self._prepare(now_ms, now)
-            if now.monotonic_ms - self._followed_ms >= _FOLLOW_EVERY_MS:
-                self._followed_ms = now.monotonic_ms
-                self._follow_oldest()
         shares = self._delays.shares
         for nth in range(len(shares)):
             number = (self._turn + nth) % len(shares)
@@ -389,6 +376,7 @@ class Delaying:
             note=pack_note(released),
         )
         self._in_force(appended.end_position, self._delays.release(released))
+        self._ledger.state.expiring.apply(parcel.topic, parcel.partition, messages)
         self.counts["released"] += len(parcel.places)
         if _UNIQ_MARK in messages:
             self._remember_ids(parcel, bytearray(messages), appended.first_index, appended.end_position, now)
@@ -443,10 +431,9 @@ class Delaying:
         if len(share.dues) < (self._block_rows if self._is_filing else many):
             self._is_filing = False
             return
-        if not self._is_filing:
-            share.prune()
-            if 2 * len(share.dues) < many:
-                return
+        share.prune()  # a block has rows that wait, and no others: after a restart nothing else would tell them apart
+        if 2 * len(share.dues) < many and not self._is_filing:
+            return
         self._is_filing = True
         dues, positions = share.dues, share.positions
         first = sorted(range(len(dues)), key=dues.__getitem__)  # of equal ones, the first stays first
@@ -472,15 +459,55 @@ class Delaying:
         else:
             self.counts["filed"] += len(filed.dues)
 
-    def _read_block(self, block: Block) -> Rows | None:
+    def _read_block(self, block: Block) -> Rows:
         try:
-            _, payload = self._group.read_record(block.position)
-            filed = unpack_block(payload)
+            header, payload = self._group.read_record(block.position)
+            if header.type == RecordType.DELAY and payload[0] == BLOCK:
+                filed = unpack_block(payload)
+                return filed.dues, filed.positions
+            reason = "it is something else"
         except (ReadError, ValueError, struct.error) as error:
-            self.counts["blocks_damaged"] += 1
-            self._note("error", f"a block of {block.row_count} delays at position {block.position} is lost: {error}")
-            return None
-        return filed.dues, filed.positions
+            reason = str(error)
+        self.counts["blocks_damaged"] += 1
+        rows = self._search(block)
+        text = f"a block of {block.row_count} delays at position {block.position} cannot be read ({reason})"
+        self._note("error", f"{text}: {len(rows)} were found again in the journal")
+        return array("q", [row[0] for row in rows]), array("q", [row[1] for row in rows])
+
+    def _search(self, lost: Block) -> list[Row]:
+        """The rows of a block that cannot be read: delays of its time that are nowhere else, and wait.
+
+        It takes a walk over the journal from its oldest row on: long, but it loses nothing.
+        """
+        journal = self._group.journal
+        added: set[Row] = set()
+        finished: set[Row] = set()
+        for found in self._group.records(max(lost.least_position, journal.first_position), journal.written_position):
+            kind, payload = found.header.type, found.payload
+            if kind == RecordType.NOTED:
+                note = note_of(payload)
+                if note[:1] == NOTE_MARK:
+                    finished.update(unpack_release(note).rows)
+            elif kind == RecordType.DELAY and payload[0] == ADD:
+                head = unpack_add(payload)
+                if found.position < lost.position and head.due_ms >= lost.first_due_ms:
+                    added.add((head.due_ms, found.position))
+                if head.moved_share != NO_SHARE:
+                    finished.add((head.moved_due_ms, head.moved_position))
+            elif kind == RecordType.DELAY and payload[0] == PASS:
+                finished.update(unpack_release(payload).rows)
+            elif kind == RecordType.DELAY and payload[0] == CANCEL:
+                finished.update((one.due_ms, one.position) for one in unpack_cancel(payload))
+            elif kind == RecordType.DELAY and payload[0] == BLOCK and found.position in self._block_positions():
+                filed = unpack_block(payload)
+                finished.update(zip(filed.dues, filed.positions, strict=True))
+        rows = added - finished
+        for share in self._delays.shares:
+            rows.difference_update(share.unfiled())
+        return sorted(row for row in rows if row <= lost.last)
+
+    def _block_positions(self) -> set[int]:
+        return {position for share in self._delays.shares for position in share.blocks}
 
     # --- operators -------------------------------------------------------------------------------------------------
 
@@ -526,8 +553,7 @@ class Delaying:
         while heap or blocks:
             while blocks and (not heap or blocks[-1][1].least_position <= heap[0][0]):
                 share, block = blocks.pop()
-                rows = self._read_block(block)
-                for due_ms, position in share.waiting_in(block, rows) if rows is not None else ():
+                for due_ms, position in share.waiting_in(block, self._read_block(block)):
                     if position > after:
                         heappush(heap, (position, due_ms))
             if heap:
@@ -557,8 +583,7 @@ class Delaying:
                 return number
             for block in share.blocks.values():
                 if block.least_position <= row[1] < block.position and block.first_due_ms <= row[0] <= block.last[0]:
-                    rows = self._read_block(block)
-                    if rows is not None and row in share.waiting_in(block, rows):
+                    if row in share.waiting_in(block, self._read_block(block)):
                         return number
         return None
 
@@ -567,12 +592,11 @@ class Delaying:
     def carry(self, before_position: int, now: Now, limit: int = 1000) -> int:
         """Write again what waits before that position of the journal, about so many records: how many it were.
 
-        Call it again until there is nothing left to do (0), between turns; `oldest_position` follows when that is
-        synced. Ids change thereby. A LakeMQError when the journal takes no more; what was carried until then is.
+        Call it again until there is nothing left to do (0). Ids change thereby. Until that is synced, a power loss could
+        bring back what was before it. A LakeMQError when the journal takes no more; what was carried until then is.
         """
-        if not self._is_settled:
-            return 0
-        before, count = before_position, 0
+        written = self._group.journal.written_position
+        before, count = min(before_position, written), 0
         for number, share in enumerate(self._delays.shares):
             for row in share.unfiled():
                 if row[1] >= before:
@@ -581,7 +605,7 @@ class Delaying:
                     return count
                 count += self._move(number, row, now)
             for block in sorted(share.blocks.values()):
-                if min(block.position, block.least_position) < before:
+                if min(block.position, block.least_position) < before and block.position < written:
                     count += self._carry_block(number, share, block, before, now, limit - count)
                 if count >= limit:
                     return count
@@ -589,8 +613,9 @@ class Delaying:
 
     def _carry_block(self, number: int, share: Share, block: Block, before: int, now: Now, limit: int) -> int:
         """Old rows go to the end one by one; then the rest of the block, in a new one."""
-        dues, positions = self._read_block(block) or (_NO_ROWS, _NO_ROWS)
-        waiting = share.waiting_in(block, (dues, positions))
+        rows = self._read_block(block)
+        positions = rows[1]
+        waiting = share.waiting_in(block, rows)
         old = [row for row in waiting if row[1] < before]
         for nth, row in enumerate(old):
             if nth >= limit:

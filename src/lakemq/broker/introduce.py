@@ -1,7 +1,8 @@
 """ADD_CONNECTION and what hangs on it: producers, consumers, heartbeats, health."""
 
 from lakemq.broker.access import Access
-from lakemq.broker.answers import answer, encode
+from lakemq.broker.answers import answer, encode, send
+from lakemq.broker.changes import Changes
 from lakemq.broker.config import BrokerConfig
 from lakemq.broker.consume import Consuming
 from lakemq.broker.events import Now
@@ -18,7 +19,10 @@ from lakemq.errors import (
     ProducerNotFoundError,
 )
 from lakemq.names import app_name, owner_of
+from lakemq.wire.commands import encode_notice
+from lakemq.wire.dialect import Dialect
 from lakemq.wire.header import Header
+from lakemq.wire.own import SetFilter, SetFilterAck
 from lakemq.wire.session import (
     AddConnection,
     AddConnectionAck,
@@ -51,6 +55,7 @@ class Introducing:
         consuming: Consuming,
         routing: Routing,
         waiters: Waiters,
+        changes: Changes,
     ) -> None:
         self._ledger = ledger
         self._config = config
@@ -58,6 +63,7 @@ class Introducing:
         self._consuming = consuming
         self._routing = routing
         self._waiters = waiters
+        self._changes = changes
 
     def add_connection(self, connection: Connection, header: Header, command: AddConnection, now: Now) -> None:
         """Check who it is. A second time checks the token again and keeps the first identity."""
@@ -75,7 +81,7 @@ class Introducing:
             connection.language = command.language
             connection.client_version = command.version[:64]
             connection.name = f"{self._config.broker_id}-{connection.port.id}"
-        self._after_write(connection, header, AddConnectionAck(connection.name, ""), now)
+        self._after_write(connection, header, AddConnectionAck(connection.name, self._notice()), now)
 
     def remove_connection(self, connection: Connection, header: Header, command: RemoveConnection, now: Now) -> None:
         """Forget all it said; the socket is the client's to close."""
@@ -94,8 +100,13 @@ class Introducing:
         self._routing.gone(connection)
 
     def heartbeat(self, connection: Connection, header: Header, command: Heartbeat, now: Now) -> None:
-        """I am here too."""
-        answer(connection, header, None, now)
+        """I am here too. Our own clients read in its text that they had better go elsewhere."""
+        notice = self._notice()
+        if not notice or connection.dialect is not Dialect.DOCUMENTED:
+            answer(connection, header, None, now)
+            return
+        told = encode_notice(notice, header, dialect=Dialect.DOCUMENTED, send_time_ms=now.wall_ms)
+        send(connection, [told], now)
 
     def health(self, connection: Connection, header: Header, command: FetchHealth, now: Now) -> None:
         """0 when stopping, half when not writable or readable."""
@@ -105,6 +116,23 @@ class Introducing:
         if self._access.is_draining or self._ledger.group.journal.failure is not None:
             point = 0.0
         answer(connection, header, FetchHealthAck(point), now)
+
+    def _notice(self) -> str:
+        """What a producer should know before it sends (DMQ's notices); nothing if all is well."""
+        if self._access.is_draining:
+            return "draining: the broker is stopping"
+        return "" if self._access.is_writable else "draining: the broker was set to take no messages"
+
+    def set_filter(self, connection: Connection, header: Header, command: SetFilter, now: Now) -> None:
+        """From now on this app gets other messages of a topic."""
+        connection.check_app(command.app, self._config.admin_app)
+        name = connection.full_topic(command.topic)
+        _, subscription = self._access.subscription(name, command.app, now)
+        assert subscription.consumer is not None
+        if subscription.consumer.filter != command.filter:
+            self._changes.check_owner()
+            self._changes.subscribe(name, command.app, now, consumer={"filter": command.filter})
+        self._after_write(connection, header, SetFilterAck(0), now)
 
     # --- roles -------------------------------------------------------------------------------------------------
 

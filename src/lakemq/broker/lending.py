@@ -35,6 +35,7 @@ from lakemq.wire.messages import EMPTY, MessageBlock, join
 
 Slices = list[RecordSlice]
 _ROUNDS_MAX = 32  # looks at partitions where all is left out, in one fetch
+_EVERYTHING = 1 << 62
 _TAGS_LOOKED_AT = 20_000  # entries of an index in one look
 
 filter_of = lru_cache(4096)(parse_filter)
@@ -43,7 +44,18 @@ filter_of = lru_cache(4096)(parse_filter)
 class Lending:
     """One app on one topic: what is lent, and who waits for more."""
 
-    __slots__ = ("_credit", "app", "is_ordered", "loans", "number", "parked", "retries", "topic", "topic_number")
+    __slots__ = (
+        "_credit",
+        "app",
+        "growths",
+        "is_ordered",
+        "loans",
+        "number",
+        "parked",
+        "retries",
+        "topic",
+        "topic_number",
+    )
 
     def __init__(
         self, topic: Topic, subscription: Subscription, partitions: Iterable[int], retries: Iterable[Retry]
@@ -51,6 +63,7 @@ class Lending:
         self.topic = topic.name
         self.topic_number = topic.number
         self.is_ordered = topic.type == "ordered"
+        self.growths = topic.growths  # those that are not past yet
         self.app = subscription.app
         self.number = subscription.number
         self.loans = Loans(partitions)
@@ -234,6 +247,8 @@ class Lender:
         first, stop = loans.next_run(partition, self._ack_index(lending, partition, now), not_now)
         visible = self._group.visible_index(lending.topic_number, partition)
         end = visible if stop is None else min(stop, visible)
+        if lending.growths:
+            end = min(end, self._growth_end(lending, partition))
         if first >= end:
             return EMPTY, None
         wanted = filter_of(policy.filter)
@@ -293,6 +308,16 @@ class Lender:
         if is_strict:
             return None
         return Intervals([*beyond, *((row.message_index, row.message_index + 1) for row in waiting)])
+
+    def _growth_end(self, lending: Lending, partition: int) -> int:
+        """How far an ordered topic may be handed out: all from before it grew must be settled first."""
+        acks = self._ledger.state.acks
+        while lending.growths:
+            ends = lending.growths[0]
+            if any(acks.get(lending.number, one) < end for one, end in enumerate(ends)):
+                return ends[partition] if partition < len(ends) else 0
+            lending.growths = lending.growths[1:]
+        return _EVERYTHING
 
     def _old_enough(self, lending: Lending, partition: int, slices: Slices, delay_ms: int, now: Now) -> Slices:
         """Cut at the first message that is younger than the consumer wants."""

@@ -305,7 +305,8 @@ class Producing:
         ):
             self._metrics.capped["app_rate"] += 1
             raise RateLimitedError("the app has used up its rate for sending")
-        partition = self._partition_of(topic, messages, found.partition)
+        assert connection.dialect is not None
+        partition = self._partition_of(topic, messages, found.partition, connection.dialect)
         if entry.tx_id:
             stored.end_position = self._transacting.put(
                 connection, topic, partition, entry.tx_id, app, messages, block.count, found.index_count, now
@@ -360,7 +361,12 @@ class Producing:
         self._metrics.messages_in[topic.name] += found.index_count
         self._metrics.bytes_in[topic.name] += len(messages)
 
-    def _partition_of(self, topic: Topic, messages: memoryview | bytearray, wanted: int) -> int:
+    def _partition_of(self, topic: Topic, messages: memoryview | bytearray, wanted: int, dialect: Dialect) -> int:
+        if wanted >= 0 and topic.type == "ordered" and dialect is Dialect.DOCUMENTED:
+            # A client that has not heard that the topic grew would spread one key over two partitions.
+            fields, _ = read_fields(messages)
+            if fields.business_id:
+                wanted = _key_hash(fields) % topic.partition_count
         if wanted >= 0:
             if not self._access.leads(topic, wanted):
                 raise NotLeaderError(f"partition {wanted} of topic {topic.name!r} is not at this broker")

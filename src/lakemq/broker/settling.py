@@ -297,6 +297,8 @@ class Settling:
         acked = len(done) - sum(isinstance(entry, Retry | DeadLetter) for entry in entries)
         self._metrics.settled[lending.topic, lending.app, "ack"] += acked
         lending.loans.offer(partition)
+        if lending.growths:  # the others may have waited for this
+            self._consuming.offer_all(lending)
 
     # --- retries -----------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ import asyncio
 import os
 import random
 import uuid
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +16,7 @@ from lakemq.client.admin import AdminClient
 from lakemq.client.aio_admin import AsyncAdmin
 from lakemq.client.aio_consuming import AsyncConsumer, AsyncReader, AsyncSource
 from lakemq.client.aio_serving import AsyncFunction, AsyncServing
+from lakemq.client.aio_transaction import AsyncTransaction
 from lakemq.client.aio_wire import Driver, TcpConnector
 from lakemq.client.backoff import Random
 from lakemq.client.channel import AsyncConnector, embedded
@@ -38,6 +39,7 @@ from lakemq.client.promise import Promise, start
 from lakemq.client.reader import ReaderCore
 from lakemq.client.receipt import Receipt, SendReport
 from lakemq.client.system_clock import SystemClock
+from lakemq.client.transaction import Decision, TransactionCheck, TransactionCore, check_decision
 from lakemq.clock import Clock
 
 H = TypeVar("H", bound=AsyncFunction)
@@ -100,6 +102,7 @@ class AsyncClient:
         self._driver: Driver | None = None
         self._handlers: list[Handler[AsyncFunction]] = []
         self._sources: set[AsyncSource] = set()
+        self._checks: set[asyncio.Task[None]] = set()
         self._stop: asyncio.Event | None = None
         self._admin: AsyncAdmin | None = None
 
@@ -266,6 +269,47 @@ class AsyncClient:
                 future.set_exception(done.error)
             else:
                 future.set_result(self._producer.receipt(parcel, place, parcel.is_queued))
+
+    # Transactions
+
+    def transaction(self, topic: str, *, id: str = "", timeout: Duration | None = None) -> AsyncTransaction:
+        """Messages that are seen together or not at all; see `Client.transaction`."""
+        driver = self._here()
+        timeout_ms = 0 if timeout is None else max(duration_ms(timeout), 1)
+        return AsyncTransaction(driver, TransactionCore(self._producer, topic, uuid.uuid4().hex, id, timeout_ms))
+
+    def on_transaction_check(
+        self,
+        topic: str,
+        function: Callable[[str], Awaitable[Decision | None] | Decision | None],
+        *,
+        every: Duration = "5s",
+    ) -> None:
+        """Have a function or coroutine asked about undecided transactions; see `Client.on_transaction_check`."""
+        driver = self._here()
+
+        def ask(own_id: str) -> Promise[Decision | None]:
+            promise: Promise[Decision | None] = Promise()
+
+            async def call() -> None:
+                decision: Decision | None = None
+                try:
+                    found = function(own_id)
+                    decision = check_decision(await found if isinstance(found, Awaitable) else found)
+                except Exception as error:  # whatever the user's function raises means: ask again later
+                    self._core.note("error", f"the check of transaction {own_id!r} failed: {error!r}")
+                finally:
+                    if not driver.is_closed:
+                        driver.enter()
+                        promise.resolve(decision)
+
+            task = self._loop.create_task(call())
+            self._checks.add(task)
+            task.add_done_callback(self._checks.discard)
+            return promise
+
+        driver.enter()
+        start(TransactionCheck(self._producer, topic, ask, duration_ms(every)).run())
 
     # Receiving
 

@@ -90,7 +90,7 @@ class AsyncServing:
                     break
             else:
                 failure = await driver.loop.run_in_executor(None, keep, parking, refused, driver.now_ms())
-                tell(refused, failure)
+                tell(parking, refused, failure)
                 continue
             if not self._consumer.is_stopped and await self._try_one(parking):
                 continue

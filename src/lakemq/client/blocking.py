@@ -18,6 +18,7 @@ from lakemq.client import offsets
 from lakemq.client.address import Address, parse_url
 from lakemq.client.admin import AdminClient
 from lakemq.client.backoff import Random
+from lakemq.client.blocking_transaction import Transaction
 from lakemq.client.channel import Connector, embedded
 from lakemq.client.config import Acks, ClientConfig, Compressions, Selector, SelectorName, Settings, make_config
 from lakemq.client.consumer import ConsumerCore, ConsumerSettings, filter_text
@@ -44,6 +45,8 @@ from lakemq.client.receipt import Receipt, SendReport
 from lakemq.client.serving import serve
 from lakemq.client.sockets import SocketConnector
 from lakemq.client.system_clock import SystemClock
+from lakemq.client.transaction import Decision, TransactionCheck, TransactionCore, check_decision
+from lakemq.client.xa import Session
 from lakemq.clock import Clock
 
 H = TypeVar("H", bound=Callable[[Delivery], object])
@@ -117,6 +120,7 @@ class Client:
         self._seeds = seeds
         self._clock = clock
         self._outbox_directory = outbox
+        self._has_checks = False
         self._handlers: list[Handler[Callable[[Delivery], object]]] = []
         self._stop = threading.Event()
         self._admin: AdminClient | None = None
@@ -279,6 +283,57 @@ class Client:
         if not pump.wait(flushed, None if timeout is None else duration_ms(timeout)):
             raise SendTimeoutError(f"{self._lanes.buffered_count} messages have no outcome yet")
 
+    # Transactions
+
+    def transaction(self, topic: str, *, id: str = "", timeout: Duration | None = None) -> Transaction:
+        """Messages to a topic that are seen together or not at all: committed when the `with` block ends well.
+
+        With an `id` of your own each message is durable, and not seen, when its send returns; what you leave undecided
+        is asked about by `on_transaction_check` once `timeout` is over (the broker's own if you name none).
+        """
+        pump = self._here()
+        timeout_ms = 0 if timeout is None else max(duration_ms(timeout), 1)
+        return Transaction(pump, TransactionCore(self._producer, topic, uuid.uuid4().hex, id, timeout_ms))
+
+    def on_transaction_check(
+        self, topic: str, function: Callable[[str], Decision | None], *, every: Duration = "5s"
+    ) -> None:
+        """Have a function called with the id of each transaction whose time is over and which nobody has decided.
+
+        It says "commit" or "rollback", or None to be asked again later. It is called in the background, for all
+        transactions of the app on that topic, whoever began them.
+        """
+        pump = self._here()
+
+        def ask(own_id: str) -> Promise[Decision | None]:
+            promise: Promise[Decision | None] = Promise()
+
+            def call() -> None:
+                decision: Decision | None = None
+                try:
+                    decision = check_decision(function(own_id))
+                finally:  # what it raises is logged, and it is asked again later
+                    pump.enter()
+                    try:
+                        promise.resolve(decision)
+                    finally:
+                        pump.leave()
+
+            pump.later(call)
+            return promise
+
+        pump.enter()
+        try:
+            self._has_checks = True
+            start(TransactionCheck(self._producer, topic, ask, duration_ms(every)).run())
+            pump.watch(self._has_background)
+        finally:
+            pump.leave()
+
+    def session(self, topic: str, *, timeout: Duration | None = None) -> Session:
+        """A session for two-phase commit after PEP 249: `tpc_begin`, `tpc_prepare` and so on."""
+        return Session(self._here(), self._producer, topic, 0 if timeout is None else duration_ms(timeout))
+
     # Receiving
 
     def consumer(
@@ -440,7 +495,8 @@ class Client:
         self.close(is_clean=error is None)
 
     def _has_background(self) -> bool:
-        return self._lanes.buffered_count > 0 or (self._outbox is not None and self._outbox.is_draining)
+        is_draining = self._outbox is not None and self._outbox.is_draining
+        return self._has_checks or self._lanes.buffered_count > 0 or is_draining
 
     # For SendFuture
 

@@ -26,6 +26,7 @@ from lakemq.wire.own import ExtendLease, SetFilter
 from lakemq.wire.session import AddConsumer
 
 COUNT_MAX = 32767  # what the request has room for
+_NOT_KNOWN = (UnsupportedCommandError, BadParameterError)  # how the two dialects say that they know no such command
 _NOTED_EVERY = 20  # failures in a row; a broker that is away need not fill the log
 
 
@@ -182,7 +183,7 @@ class ConsumerCore:
             if not refused:
                 lease.unheard = 0
                 self._go_on(lease)
-        elif isinstance(error, UnsupportedCommandError):
+        elif isinstance(error, _NOT_KNOWN):
             self._can_judge = False
             lease.speak_plainly()
             self._go_on(lease)
@@ -282,7 +283,7 @@ class ConsumerCore:
         if error is None:
             lease.extended_ms = asked_ms
             lease.end_ms = asked_ms + self._ack_timeout_ms
-        elif isinstance(error, UnsupportedCommandError):
+        elif isinstance(answer.error, _NOT_KNOWN):
             self._can_extend = False
         elif not isinstance(error, RequestTimeoutError):
             self._lose(lease, error)
@@ -373,7 +374,7 @@ class ConsumerCore:
             return False
         by_partition: dict[int, list[Any]] = {}
         for found in ack.topics:
-            for one in open_messages(self.topic, found.messages):
+            for one in open_messages(self.topic, found.messages, self.app):
                 by_partition.setdefault(one.partition, []).append(one)
         for carried in by_partition.values():
             for one in carried:

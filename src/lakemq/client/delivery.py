@@ -50,6 +50,7 @@ class Carried:
         "body",
         "count",
         "damage",
+        "group",
         "index",
         "origin_index",
         "origin_partition",
@@ -60,9 +61,10 @@ class Carried:
         "topic",
     )
 
-    def __init__(self, topic: str, view: memoryview, start: int) -> None:
+    def __init__(self, topic: str, view: memoryview, start: int, group: str = "") -> None:
         length, partition, index, _, code, _, sent, stored, crc, flag, size = FIXED.unpack_from(view, start)
         self.topic = topic
+        self.group = group
         self.partition: int = partition
         self.index: int = index
         self.sent_at: int = sent
@@ -122,13 +124,13 @@ def reason_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def open_messages(topic: str, block: MessageBlock) -> list[Carried]:
+def open_messages(topic: str, block: MessageBlock, group: str = "") -> list[Carried]:
     """The MESSAGEs of an answer, whose bounds were checked when it was read."""
     found = []
     for part in block.parts:
         view, at = memoryview(part), 0
         while at < len(view):
-            found.append(Carried(topic, view, at))
+            found.append(Carried(topic, view, at, group))
             at += _INT.unpack_from(view, at)[0]
     return found
 
@@ -175,6 +177,11 @@ class Delivery:
     def topic(self) -> str:
         """Its topic's full name."""
         return self._carried.topic
+
+    @property
+    def group(self) -> str:
+        """The full name of the group it was delivered to, such as `shop.billing`; empty for a reader's."""
+        return self._carried.group
 
     @property
     def partition(self) -> int:

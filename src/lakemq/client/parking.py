@@ -1,8 +1,8 @@
 """Messages that a handler could not handle and the broker could not take back: kept on the consumer's own disk.
 
 They are handed to the handler again with growing pauses, also by the next start, until it takes them. A message that is
-parked is acked; one that is delivered all the same, because its ack was lost, is known by its id. One directory belongs
-to one handler of one process; its file is that of an outbox (`outbox_log.py`).
+parked is acked; one that is delivered all the same, because it could not be acked, is known by its id and acked then.
+One directory belongs to one handler of one process; its file is that of an outbox (`outbox_log.py`).
 """
 
 import threading
@@ -26,6 +26,7 @@ DEAD = "LAKEMQ_DEAD"  # the handler has given it up: kept for an operator, not t
 _PAUSE_FIRST_MS = 1000
 _PAUSE_MAX_MS = 300_000
 _PLAIN = -1
+_OWED_MAX = 10_000
 _INT_MAX = 0x7FFFFFFF
 
 
@@ -83,6 +84,7 @@ class Parking:
         self._file = OutboxFile(directory / f"{topic}@{app}", bytes_max)
         self._rows: dict[int, _Row] = {}  # by sequence; those that are being tried are not among them
         self._ids: set[str] = set()
+        self._owed: dict[str, None] = {}  # those that will be delivered again, since their lease was lost
         self._dead = 0
         for entry in list(self._file.log.live.values()):
             delivery = self._delivery(entry, ParkedHold())
@@ -101,8 +103,17 @@ class Parking:
         return self._dead
 
     def holds(self, message_id: str) -> bool:
-        """Whether that message is here, and need not be handled again where it is delivered."""
-        return message_id in self._ids
+        """Whether a message that is delivered is here, or was, and need only be acked."""
+        with self._lock:
+            is_owed = self._owed.pop(message_id, self) is None
+            return is_owed or message_id in self._ids
+
+    def owe(self, message_id: str) -> None:
+        """Its ack cannot be given before it is delivered once more."""
+        with self._lock:
+            self._owed[message_id] = None
+            if len(self._owed) > _OWED_MAX:
+                del self._owed[next(iter(self._owed))]
 
     def keep(self, delivery: Delivery, now_ms: int) -> None:
         """Take it over; it is on disk when this returns. OutboxFullError if there is no room."""
@@ -167,7 +178,7 @@ class Parking:
             self._file.append(record, is_synced=False)  # what a crash forgets is handled again
 
     def _delivery(self, entry: Entry, hold: ParkedHold) -> Delivery:
-        carried = Carried(entry.topic, memoryview(entry.message), 0)
+        carried = Carried(entry.topic, memoryview(entry.message), 0, self._app)
         return Delivery(carried, _PLAIN, carried.index, hold, 0)
 
 
@@ -180,7 +191,7 @@ def keep(parking: Parking, delivery: Delivery, now_ms: int) -> LakeMQError | Non
     return None
 
 
-def tell(delivery: Delivery, failure: LakeMQError | None) -> None:
+def tell(parking: Parking, delivery: Delivery, failure: LakeMQError | None) -> None:
     """Tell the broker that we have it; if not, it must look after it all the same."""
     if failure is not None:
         LOG.error("%s cannot be parked, and is left to the broker: %s", delivery.message_id, failure)
@@ -188,6 +199,8 @@ def tell(delivery: Delivery, failure: LakeMQError | None) -> None:
     else:
         LOG.warning("%s is parked: the broker cannot take it back now", delivery.message_id)
         delivery.ack()
+        if delivery.is_lost:
+            parking.owe(delivery.message_id)
 
 
 def _pause_ms(tries: int) -> int:

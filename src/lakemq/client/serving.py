@@ -144,7 +144,7 @@ class _Tending:
                 if is_over:
                     return
             else:
-                tell(refused, keep(parking, refused, self._clock.monotonic_ms()))
+                tell(parking, refused, keep(parking, refused, self._clock.monotonic_ms()))
                 continue
             if not self._stop.is_set():
                 self._try_one()

@@ -288,7 +288,7 @@ class TransactionCheck:
                 if not polls:
                     yield core.sleep(self._every_ms)
                 for poll in polls:
-                    yield poll
+                    yield core.settled(poll)
             except ClosedError:
                 return
             except LakeMQError as error:
@@ -327,7 +327,7 @@ def check_decision(answer: object) -> Decision | None:
     """What a user's function has said, if it may say that."""
     if answer not in ("commit", "rollback", None):
         raise BadParameterError(f'a transaction check says "commit", "rollback" or None, not {answer!r}')
-    return answer  # type: ignore[return-value] # one of these
+    return answer
 
 
 def listed(core: Core, topic: str, prefix: str) -> Steps[list[tuple[Address, TransactionFound]]]:

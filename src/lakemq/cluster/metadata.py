@@ -30,6 +30,9 @@ class Topic:
     is_writable: bool = True
     is_readable: bool = True
     is_archived: bool = False
+    # Of an ordered topic, for each time it grew: where each partition ended then. What is behind it, and the new
+    # partitions, are handed out once all before it is settled, for keys may have moved between partitions.
+    growths: tuple[tuple[int, ...], ...] = ()
 
     @property
     def partition_count(self) -> int:
@@ -300,7 +303,8 @@ _APPLY = {
 
 
 def _topic_of(said: Mapping[str, Any]) -> Topic:
-    return Topic(**{**said, "groups": tuple(said["groups"])})
+    growths = tuple(tuple(ends) for ends in said.get("growths", ()))
+    return Topic(**{**said, "groups": tuple(said["groups"]), "growths": growths})
 
 
 def _app_of(said: Mapping[str, Any]) -> App:

@@ -62,7 +62,7 @@ class Released(NamedTuple):
 
 
 class Filed(NamedTuple):
-    """Rows of a share, in order, which the record itself keeps from now on.
+    """Rows of a share that wait, in order, which the record itself keeps from now on.
 
     They were unfiled before, or in the block that this one replaces; of that one `gone` are in neither any more.
     """

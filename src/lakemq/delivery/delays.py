@@ -259,7 +259,7 @@ class Share:
 
     # --- time ------------------------------------------------------------------------------------------------------
 
-    def approach(self, now_ms: int, near_ms: int, read: Callable[[Block], Rows | None], reads_max: int) -> int:
+    def approach(self, now_ms: int, near_ms: int, read: Callable[[Block], Rows], reads_max: int) -> int:
         """Move the horizon towards `near_ms` ahead, reading at most so many blocks: how many rows came near.
 
         Only when nothing can be undone.
@@ -296,7 +296,7 @@ class Share:
                     found = due_ms
         return found
 
-    def _read_blocks(self, target_ms: int, read: Callable[[Block], Rows | None], reads_max: int) -> int:
+    def _read_blocks(self, target_ms: int, read: Callable[[Block], Rows], reads_max: int) -> int:
         """Read those that the way to there needs; how far it is free if these are too many."""
         needed = [
             block
@@ -309,8 +309,6 @@ class Share:
             if nth == reads_max:
                 return block.first_due_ms
             rows = read(block)
-            if rows is None:  # not to be had, for good
-                rows = array("q"), array("q")
             self._loaded[block.position] = _arrays(
                 [row for row in self.waiting_in(block, rows) if row[0] >= self.horizon_ms]
             )
@@ -324,10 +322,10 @@ class Share:
         for position, (dues, positions) in list(self._loaded.items()):
             count = bisect_left(dues, target_ms)
             found += [row for row in zip(dues[:count], positions[:count], strict=True) if self.waits(row)]
-            if count < len(dues):
-                self._loaded[position] = dues[count:], positions[count:]
-            elif self.blocks[position].last[0] < target_ms:
+            if self.blocks[position].last[0] < target_ms:
                 del self._loaded[position]
+            elif count:
+                self._loaded[position] = dues[count:], positions[count:]
         return found
 
 

@@ -8,7 +8,7 @@ bytes for ever. A refused append leaves no trace. What a checkpoint says of the 
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -430,13 +430,26 @@ class PartitionGroup:
         """This holder needs nothing any more."""
         self._held.pop(holder, None)
 
-    def retain(self, policy: RetentionPolicy, now_ms: int) -> int:
-        """Drop the segments that nobody needs and the policy does not want; returns how many went."""
+    def held(self, holder: str) -> int:
+        """From where on this holder keeps everything; 0 if it never said."""
+        return self._held.get(holder, 0)
+
+    def wanted_position(self, policy: RetentionPolicy, now_ms: int, holder: str) -> int:
+        """Up to where segments would go if it were not for that holder."""
+        others = [position for name, position in self._held.items() if name != holder]
+        count = self._count_droppable(policy, now_ms, others)
+        return self._journal.bases()[count]
+
+    def _count_droppable(self, policy: RetentionPolicy, now_ms: int, held: Iterable[int]) -> int:
         bases = self._journal.bases()
         finished = [SegmentFacts(base, after, self._began_ms(after)) for base, after in pairwise(bases)]
-        count = count_droppable(
-            finished, self._journal.end_position, policy, now_ms, self._held.values(), self._checkpoints.position
+        return count_droppable(
+            finished, self._journal.end_position, policy, now_ms, held, self._checkpoints.position
         )
+
+    def retain(self, policy: RetentionPolicy, now_ms: int) -> int:
+        """Drop the segments that nobody needs and the policy does not want; returns how many went."""
+        count = self._count_droppable(policy, now_ms, self._held.values())
         for _ in range(count):
             self._journal.drop_first()
         if count:

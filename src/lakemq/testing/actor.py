@@ -9,13 +9,16 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from lakemq.attributes import decode_attributes
+from lakemq.broker.references import ATTEMPT, ORIGIN_INDEX, ORIGIN_PARTITION
 from lakemq.clock import Clock
 from lakemq.envelope import open_fields
 from lakemq.message import BatchMessage
-from lakemq.record import BATCH_BIT, COMPRESSED_BIT, read_fields
+from lakemq.record import BATCH_BIT, COMPRESSED_BIT, MessageFields, read_fields
 from lakemq.testing.history import Delivered, History, violate
 from lakemq.testing.net import At, Link, Network, Weather
 from lakemq.wire.commands import Ack, Command, decode_response, encode_request
+from lakemq.wire.consume import RETRY_PARTITION
 from lakemq.wire.dialect import Dialect, Form
 from lakemq.wire.frame import FrameDecoder
 from lakemq.wire.header import BOOLEAN_ACK
@@ -262,13 +265,27 @@ class Client:
                 partition = fields.partition
             if fields.partition != partition:
                 violate("I02", f"{topic}: messages of partitions {partition} and {fields.partition} in one answer")
-            if fields.system_code & (BATCH_BIT | COMPRESSED_BIT):
+            if partition == RETRY_PARTITION:
+                found.append(self._open_retry(topic, fields))
+            elif fields.system_code & (BATCH_BIT | COMPRESSED_BIT):
                 opened = open_fields(fields)
                 each = opened.messages() if isinstance(opened, BatchMessage) else [opened]
-                found += [history.body_of(topic, partition, one.index, one.body) for one in each]
+                members = [history.body_of(topic, partition, one.index, one.body) for one in each]
+                found += [one._replace(carrier=fields.index) for one in members]
             else:
                 found.append(history.body_of(topic, partition, fields.index, fields.body))
         return partition if partition is not None else -1, found
+
+    def _open_retry(self, topic: str, fields: MessageFields) -> Delivered:
+        """A message that is tried again says where it comes from."""
+        message = open_fields(fields)
+        said = decode_attributes(fields.attributes)
+        if isinstance(message, BatchMessage) or not {ATTEMPT, ORIGIN_PARTITION, ORIGIN_INDEX} <= set(said):
+            violate("I03", f"{topic}: {fields} is no retry")
+        place = int(said[ORIGIN_PARTITION]), int(said[ORIGIN_INDEX])
+        one = self.stage.history.body_of(topic, *place, message.body)
+        self.stage.history.counts["retries delivered"] += 1
+        return one._replace(index=fields.index, carrier=fields.index, attempt=int(said[ATTEMPT]))
 
 
 def ignore(status: int, ack: Ack | None) -> None:

@@ -125,11 +125,11 @@ class Observer(Client):
         partition = rng.randrange(self.stage.topics[topic].partitions)
         key = topic, self.app, partition
         index = rng.choice((NEWEST_INDEX, OLDEST_INDEX, OLDEST_INDEX, rng.randint(0, 50)))
-        history.seek(key)
+        release = history.seek(key)
         history.counts["seeks"] += 1
 
         def over() -> None:
-            history.sought(key, self.stage.end_index(topic, partition), self.stage.now_ms())
+            history.sought(key, release, self.stage.end_index(topic, partition), self.stage.now_ms())
 
         command = CommitAckIndex((TopicIndexes(topic, (PartitionIndex(partition, index),)),), self.app)
         self.ask(command, lambda status, ack: over(), over)

@@ -1,26 +1,26 @@
 """The broker's process in the simulation: it starts, ends turns, runs tickets, dies at any moment, and starts again.
 
-At every start what was recovered is held against what the journal had when it ended: ack indexes and metadata are a
-fold over it, so after a kill they are exactly those of what was written, after a power loss those of some later moment
-than the last sync.
+At every start what was recovered is held against what the journal had when it ended: the state is a fold over it, so
+after a kill it is exactly that of what was written, after a power loss that of some later moment than the last sync.
 """
 
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from lakemq.broker.config import BrokerConfig
-from lakemq.cluster.metadata import Metadata
-from lakemq.delivery.ack_index import AckRow
 from lakemq.embedded import Engine
 from lakemq.errors import LakeMQError
 from lakemq.storage.checkpoint import CheckpointTicket
 from lakemq.storage.config import StorageConfig
 from lakemq.storage.journal import SyncTicket
+from lakemq.storage.journal_record import RecordType
+from lakemq.storage.partition_group import Appended
 from lakemq.storage.retention import RetentionPolicy
 from lakemq.testing.clock import SimClock
 from lakemq.testing.disk import PowerLost, SimDisk
 from lakemq.testing.history import AppKey, History, PartitionKey, violate
-from lakemq.testing.ledgered import AckState, FoldState, Ledgered
+from lakemq.testing.ledgered import Ledgered, Moment, difference, moment_of
 from lakemq.testing.net import At, Network
 
 _RESTART_MS = (20, 400)
@@ -59,11 +59,22 @@ class Host:
         self._storage_config = storage
         self._ledgered = Ledgered()
         self._dead: Engine | None = None  # the last one that ended
-        self._expected: list[FoldState] = []
+        self._expected: list[Moment] = []
         self._visible: dict[tuple[int, int], int] = {}  # by topic number
+        self._offsets = [(0, clock.wall_ms() - clock.monotonic_ms())]  # since when, and what the guarded clock adds
+        history.guarded = self.guarded
         self._is_turn_coming = False
         self._is_collecting = False
         self._must_collect = False
+
+    def guarded(self, at_ms: int) -> int:
+        """What the broker took for the time, at that monotonic time."""
+        return at_ms + next(offset for since, offset in reversed(self._offsets) if since <= at_ms)
+
+    def _note_offset(self, engine: Engine) -> None:
+        offset = engine.broker.clock._offset_ms
+        if offset is not None and offset != self._offsets[-1][1]:
+            self._offsets.append((self._clock.monotonic_ms(), offset))
 
     # --- acting ------------------------------------------------------------------------------------------------
 
@@ -88,6 +99,7 @@ class Host:
                 self.network.collect()
         finally:
             self._is_collecting = False
+        self._note_offset(engine)
         if self.engine is engine:
             self._see_to(engine, ends_turn=name in ("turn", "tick"))
 
@@ -205,7 +217,7 @@ class Host:
         owners = {one.number: (one.topic, one.app) for one in metadata.subscriptions.values()}
         durable: dict[AppKey, int] = {
             (*owners[number], partition): index
-            for (number, partition), index in self._ledgered.durable.items()
+            for (number, partition), index in self._ledgered.durable_acks.items()
             if number in owners
         }
         self._history.power_lost(now_ms, visible, durable)
@@ -252,6 +264,8 @@ class Host:
         self._history.counts["starts"] += 1
         self._check_recovered(engine)
         self._listen(engine)
+        engine.broker.clock.read(engine.now())
+        self._note_offset(engine)
         self.engine = engine
         self._is_turn_coming = False
         self._tick(engine)
@@ -267,65 +281,50 @@ class Host:
                 )
         if self._expected:
             self._check_fold(engine)
+        self._ledgered.begin(group.journal.end_position, state)
         metadata = state.metadata
-        acks = {
-            (one.number, partition): state.acks.get(one.number, partition)
-            for one in metadata.subscriptions.values()
-            for partition in range(metadata.topics[one.topic].partition_count)
-        }
-        self._ledgered.begin(acks, metadata)
         for one in metadata.subscriptions.values():
             topic = metadata.topics[one.topic]
             for partition in range(topic.partition_count if one.consumer is not None else 0):
                 first = group.first_index(topic.number, partition)
                 place = one.topic, one.app, partition
-                self._history.told(place, self._history.ask(place), max(acks[one.number, partition], first), first)
+                index = max(state.acks.get(one.number, partition), first)
+                self._history.told(place, self._history.ask(place), index, first)
 
     def _check_fold(self, engine: Engine) -> None:
-        state = engine.broker.ledger.state
+        found = moment_of(engine.broker.ledger.state)
         reasons = []
-        for acks, metadata in self._expected:
-            wrong = self._difference(engine, acks, metadata)
+        for moment in self._expected:
+            wrong = difference(found, moment, is_start=True)
             if not wrong:
                 return
             reasons.append(wrong)
-        violate("I05", f"recovered is {state.metadata.version} with notes {engine.group.notes}: {reasons}")
-
-    def _difference(self, engine: Engine, acks: AckState, metadata: Metadata) -> str:
-        state = engine.broker.ledger.state
-        if state.metadata != metadata:
-            return f"metadata of version {state.metadata.version}, not {metadata.version}"
-        for one in metadata.subscriptions.values():
-            for partition in range(metadata.topics[one.topic].partition_count):
-                found, wanted = state.acks.get(one.number, partition), acks.get((one.number, partition), 0)
-                if found != wanted:
-                    return f"{one.app} in {one.topic}/{partition} is at {found}, not {wanted}"
-        return ""
+        violate("I05", f"recovered with notes {engine.group.notes}: {reasons}")
 
     def _listen(self, engine: Engine) -> None:
-        """Hear of all that goes into the journal beside messages."""
+        """Hear of all that goes into the journal: what is in force when a record follows is that of those before it."""
         ledger, ledgered = engine.broker.ledger, self._ledgered
-        move_acks, change, flush = ledger.move_acks, ledger.change, ledger.flush
+        append, append_messages, flush = ledger.append, ledger.append_messages, ledger.flush
 
-        def moved(rows: list[AckRow], now_ms: int) -> int:
-            end = move_acks(rows, now_ms)
-            ledgered.moved(end, rows)
-            return end
+        def appended(kind: RecordType, payload: bytes, now_ms: int, *, topic: int = 0) -> tuple[int, int]:
+            ledgered.note(ledger.end_position, ledger.state)
+            return append(kind, payload, now_ms, topic=topic)
 
-        def changed(said: dict[str, object], now_ms: int) -> int:
-            end = change(said, now_ms)
-            ledgered.changed(end, ledger.metadata)
-            return end
+        def messages_appended(*arguments: Any, note: bytes | None = None, **more: Any) -> Appended:
+            if note is not None:  # without one they change nothing that is looked at
+                ledgered.note(ledger.end_position, ledger.state)
+            return append_messages(*arguments, note=note, **more)
 
         def flushed() -> None:
+            ledgered.note(ledger.end_position, ledger.state)
             try:
                 flush()
             except LakeMQError:
-                ledgered.refused(ledger.group.journal.written_position)
+                wanted = ledgered.refused(ledger.group.journal.written_position)
                 self._history.losses_ms.append(self._clock.monotonic_ms())
                 self._history.counts["refused turns"] += 1
                 if engine.failure is None:
-                    wrong = self._difference(engine, *ledgered.state(ledger.group.journal.written_position))
+                    wrong = difference(moment_of(ledger.state), wanted, is_start=False)
                     if wrong:
                         violate("I05", f"after a turn that was refused: {wrong}")
                 raise
@@ -347,5 +346,5 @@ class Host:
         # The one broker of this run is listened in on, so that the history knows each fact when it is made.
         group.retain = retained  # type: ignore[method-assign]
         ledger.flush = flushed  # type: ignore[method-assign]
-        ledger.move_acks = moved  # type: ignore[method-assign]
-        ledger.change = changed  # type: ignore[method-assign,assignment]
+        ledger.append = appended  # type: ignore[method-assign]
+        ledger.append_messages = messages_appended  # type: ignore[method-assign]

@@ -136,7 +136,7 @@ class Operators:
         facts.is_gone = True
         history = self._stage.history
         history.dropped.add(facts.name)
-        for key in history.holds:
+        for key in history.standings:
             if key[0] == facts.name:
                 history.may_release(key)
         self.ask("drop_topic", {"name": facts.name})
@@ -179,13 +179,12 @@ class Operators:
 
     def _begin_seek(self, topic: str, app: str) -> Callable[[], None]:
         """The app may be anywhere from now on; what is returned is called when that is over."""
-        keys, history = self._keys(topic, app), self._stage.history
-        for key in keys:
-            history.seek(key)
+        history = self._stage.history
+        begun = [(key, history.seek(key)) for key in self._keys(topic, app)]
 
         def over() -> None:
-            for key in keys:
-                history.sought(key, self._stage.end_index(topic, key[2]), self._stage.now_ms())
+            for key, release in begun:
+                history.sought(key, release, self._stage.end_index(topic, key[2]), self._stage.now_ms())
 
         return over
 

@@ -143,6 +143,11 @@ def encode_error(error: LakeMQError, request: Header, *, dialect: Dialect, send_
     return _header_alone(request, dialect, send_time_ms, error)
 
 
+def encode_notice(notice: str, request: Header, *, dialect: Dialect, send_time_ms: int) -> bytes:
+    """The answer to a command that is answered by a header alone, with something to say in it."""
+    return _header_alone(request, dialect, send_time_ms, None, notice)
+
+
 def decode_response(frame: Buffer, dialect: Dialect) -> tuple[Header, Ack | None]:
     """What a peer answered; None where it is a header alone, as every error that concerns the whole request is."""
     header, start = read_header(frame)
@@ -160,7 +165,9 @@ def _frame(header: Header, layout: FieldType[Any], value: Any, form: Form) -> li
     return [header.pack(len(writer)), *writer.parts()]
 
 
-def _header_alone(request: Header, dialect: Dialect, send_time_ms: int, error: LakeMQError | None) -> bytes:
+def _header_alone(
+    request: Header, dialect: Dialect, send_time_ms: int, error: LakeMQError | None, notice: str = ""
+) -> bytes:
     return Header(
         BOOLEAN_ACK if dialect is Dialect.JOYQUEUE else _negated(request.type),
         request.request_id,
@@ -169,7 +176,7 @@ def _header_alone(request: Header, dialect: Dialect, send_time_ms: int, error: L
         send_time_ms,
         is_response=True,
         status=status_of(error, dialect) if error is not None else 0,
-        error=str(error) if error is not None else "",
+        error=str(error) if error is not None else notice,
     ).pack(0)
 
 

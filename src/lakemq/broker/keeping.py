@@ -1,0 +1,110 @@
+"""Retention: which segments go, and what must be saved from them first.
+
+A retry, a dead letter, a delay or an open transaction refers to messages that may be old. When a segment is to go, the
+few messages in it that are still wanted are written again at the journal's end, and only then may it go: a message
+that waits for weeks costs its own bytes, not weeks of journal.
+"""
+
+from lakemq.broker.config import BrokerConfig
+from lakemq.broker.delaying import Delaying
+from lakemq.broker.effects import World
+from lakemq.broker.events import Now
+from lakemq.broker.ledger import Ledger
+from lakemq.broker.references import References
+from lakemq.broker.transacting import Transacting
+from lakemq.delivery.settlement import Entry, Moved
+from lakemq.envelope import pack
+from lakemq.errors import LakeMQError
+from lakemq.storage.journal_record import RecordType
+
+_CARRY_MAX = 1000  # messages written again at a time, so that others get their turn
+_SOON_MS = 1000
+_HOLDER = "delivery"
+_EVERYTHING = 1 << 62
+
+
+class Keeping:
+    """Drops what nobody needs, a part at a time."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        config: BrokerConfig,
+        world: World,
+        references: References,
+        delaying: Delaying,
+        transacting: Transacting,
+        now: Now,
+    ) -> None:
+        self._ledger = ledger
+        self._group = ledger.group
+        self._config = config
+        self._world = world
+        self._references = references
+        self._delaying = delaying
+        self._transacting = transacting
+        self._due_ms = now.monotonic_ms + config.retention_every_ms
+        # What is needed from which position on is believed once the journal is synced as far as it was known then:
+        # a power loss could bring back who needed more.
+        self._needed_then: tuple[int, int] | None = None
+        self._group.hold(_HOLDER, self._needed_position())  # at a start all is durable
+
+    def tick(self, now: Now) -> None:
+        """See whether something can go."""
+        if now.monotonic_ms < self._due_ms:
+            return
+        journal = self._group.journal
+        if self._needed_then is None:
+            self._needed_then = journal.end_position, self._needed_position()
+        if journal.synced_position < self._needed_then[0]:
+            self._due_ms = now.monotonic_ms + _SOON_MS
+            return
+        self._group.hold(_HOLDER, self._needed_then[1])
+        self._needed_then = None
+        self._due_ms = now.monotonic_ms + self._config.retention_every_ms
+        try:
+            dropped = self._group.retain(self._config.retention, now.wall_ms)
+            carried = self._carry(now)
+        except (LakeMQError, OSError) as error:  # what is too much is only too much
+            self._world.note("warning", f"a segment could not be dropped: {error}")
+            return
+        if dropped:
+            self._world.note("info", f"{dropped} segments were dropped: nobody wants them any more")
+        if carried:
+            self._due_ms = now.monotonic_ms + _SOON_MS
+
+    def _needed_position(self) -> int:
+        """The first byte that something refers to."""
+        state = self._ledger.state
+        delayed = state.delays.oldest_position
+        positions = [self._group.journal.end_position if delayed is None else delayed]
+        positions += [row.position for row in state.retries.rows()]
+        positions += [row.position for row in state.dead_letters.rows()]
+        positions += [part.position for _, _, part in state.transactions.carry(_EVERYTHING)]
+        return min(positions)
+
+    def _carry(self, now: Now) -> int:
+        """Save what is wanted from the segments that would go without it; how much that was."""
+        before = self._group.wanted_position(self._config.retention, now.wall_ms, _HOLDER)
+        if before <= self._group.held(_HOLDER):
+            return 0
+        carried = self._delaying.carry(before, now, _CARRY_MAX)
+        self._transacting.carry(before, now)
+        return carried + self._carry_references(before, now)
+
+    def _carry_references(self, before: int, now: Now) -> int:
+        state = self._ledger.state
+        places = {(row.position, row.message_index) for row in state.retries.rows()}
+        places |= {(row.position, row.message_index) for row in state.dead_letters.rows()}
+        entries: list[Entry] = []
+        for position, index in sorted(place for place in places if place[0] < before)[:_CARRY_MAX]:
+            try:
+                message, _ = self._references.read(position, index)
+            except LakeMQError as error:  # nothing is left to save
+                self._world.note("error", f"a message that is to be tried again, or dead, is lost: {error}")
+                continue
+            anew, _ = self._ledger.append(RecordType.KEPT, pack(message), now.wall_ms)
+            entries.append(Moved(position, index, anew))
+        if entries:
+            self._ledger.settle(entries, now.wall_ms)
+        return len(entries)

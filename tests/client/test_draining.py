@@ -1,0 +1,178 @@
+"""A broker that is about to go says so: others are preferred, nobody sees an error, and it is used again after that."""
+
+import pytest
+
+from client.fake_broker import FakeCluster
+from client.fix_client import fake_async_client, fake_client, run_virtual
+from lakemq.errors import ServiceUnavailableError
+from lakemq.wire.commands import encode_response
+from lakemq.wire.dialect import Dialect
+from lakemq.wire.produce import ProduceMessage
+from lakemq.wire.session import AddConnection, Heartbeat
+
+
+class DrainingCluster(FakeCluster):
+    """Broker 1 may be about to go: it refuses messages and, if it is polite, says so with its heartbeats."""
+
+    def __init__(self, **options):
+        super().__init__(brokers=2, **options)
+        self.is_draining = False
+        self.is_polite = False
+        self.refused = 0
+
+    def handle(self, connection, frame):
+        self.notification = "draining" if self._says_so(connection) else ""
+        super().handle(connection, frame)
+
+    def _says_so(self, connection):
+        return self.is_draining and self.is_polite and connection.broker == 1
+
+    def _produce(self, connection, command):
+        if self.is_draining and connection.broker == 1:
+            self.refused += 1
+            raise ServiceUnavailableError("the broker is stopping")
+        return super()._produce(connection, command)
+
+
+class PoliteCluster(DrainingCluster):
+    def handle(self, connection, frame):
+        if frame[10 + 4] == 7 and self._says_so(connection):  # HEARTBEAT: an answer without error, but with a text
+            from lakemq.wire.commands import decode_request
+
+            header, command = decode_request(bytearray(frame), Dialect.DOCUMENTED)
+            self.requests.append((connection.broker, command))
+            error = ServiceUnavailableError("draining")
+            data = bytearray(
+                b"".join(encode_response(None, header, dialect=Dialect.DOCUMENTED, send_time_ms=0, error=error))
+            )
+            data[23] = 0  # status: all is well, only the text is there
+            connection.answer([_with_text(data)])
+            return
+        super().handle(connection, frame)
+
+
+def _with_text(data):
+    """The text of the answer, as short as a notice is."""
+    text = b"draining"
+    whole = bytearray(data[:24]) + len(text).to_bytes(2, "big") + text
+    whole[:4] = len(whole).to_bytes(4, "big")
+    return bytes(whole)
+
+
+def brokers_of(cluster, since):
+    return [broker for broker, command in cluster.requests[since:] if isinstance(command, ProduceMessage)]
+
+
+def test_a_broker_that_refuses_because_it_stops_is_left_for_the_other():
+    cluster = DrainingCluster()
+    with fake_client(cluster) as mq:
+        for n in range(20):
+            mq.send("orders", b"%d" % n)
+        assert set(brokers_of(cluster, 0)) == {1, 2}
+        cluster.is_draining = True
+        for n in range(20, 120):
+            assert mq.send("orders", b"%d" % n).offset is not None
+        assert sorted(map(int, cluster.bodies())) == list(range(120))
+        spent_ms = cluster.clock.now_ms - 1_000_000
+        assert cluster.refused <= 2 + spent_ms // 1000  # not asked for every message, but now and then
+        cluster.is_draining = False
+        cluster.clock.now_ms += 2000
+        since = len(cluster.requests)
+        for _ in range(20):
+            mq.send("orders", b"again")
+        assert set(brokers_of(cluster, since)) == {1, 2}
+
+
+def test_messages_in_the_background_go_to_the_other_too():
+    cluster = DrainingCluster()
+    with fake_client(cluster) as mq:
+        mq.send("orders", b"first")
+        cluster.is_draining = True
+        for n in range(50):
+            future = mq.send_soon("orders", b"%d" % n)
+            mq.flush()
+            assert future.result().offset is not None
+        assert cluster.refused <= 3
+
+
+def test_a_message_with_a_key_waits_until_its_broker_is_back():
+    cluster = DrainingCluster()
+    with fake_client(cluster) as mq:
+        place = next(n for n in range(50) if mq.send("orders", b"?", key=f"k{n}").partition % 2 == 0)
+        until_ms = cluster.clock.now_ms + 2000
+        cluster.refuse_until(ProduceMessage, ServiceUnavailableError("stopping"), until_ms)
+        assert mq.send("orders", b"!", key=f"k{place}").partition % 2 == 0
+        assert until_ms <= cluster.clock.now_ms < until_ms + 1500
+
+
+def test_who_says_so_when_greeted_is_not_sent_to_at_all():
+    cluster = DrainingCluster()
+    cluster.is_draining = cluster.is_polite = True
+    with fake_client(cluster) as mq:
+        mq.send("orders", b"0", partition=1)  # of broker 2
+        session = next(one for one in mq._core._sessions.values() if one.address.port == 1)
+        assert session.is_leaving
+        for n in range(30):
+            mq.send("orders", b"%d" % n)
+        assert cluster.refused == 0
+        assert set(brokers_of(cluster, 0)) == {2}
+
+
+def test_a_notice_with_the_heartbeat_is_heeded_and_taken_back():
+    cluster = PoliteCluster()
+    with fake_client(cluster, heartbeat_ms=1000) as mq:
+        for n in range(20):
+            mq.send("orders", b"%d" % n)
+        cluster.is_draining = cluster.is_polite = True
+        idle(mq, cluster, 2500)
+        since = len(cluster.requests)
+        for n in range(30):
+            mq.send("orders", b"%d" % n)
+        assert cluster.refused == 0
+        assert set(brokers_of(cluster, since)) == {2}
+        cluster.is_draining = cluster.is_polite = False
+        idle(mq, cluster, 2500)
+        since = len(cluster.requests)
+        for n in range(30):
+            mq.send("orders", b"%d" % n)
+        assert set(brokers_of(cluster, since)) == {1, 2}
+    assert cluster.count(Heartbeat) >= 2
+
+
+def idle(mq, cluster, span_ms):
+    until_ms = cluster.clock.now_ms + span_ms
+    while cluster.clock.now_ms < until_ms:
+        cluster.clock.now_ms += 1001
+        mq._pump.look()
+        mq._pump.look()
+
+
+def test_where_all_are_about_to_go_they_are_asked_all_the_same():
+    cluster = FakeCluster(brokers=2)
+    cluster.notification = "draining for an upgrade"
+    with fake_client(cluster) as mq:
+        assert mq.send("orders", b"x").offset == 0
+    assert cluster.count(AddConnection) >= 1
+
+
+def test_the_asyncio_client_does_the_same():
+    cluster = DrainingCluster()
+
+    async def work():
+        async with fake_async_client(cluster) as mq:
+            await mq.send("orders", b"first")
+            cluster.is_draining = True
+            for n in range(50):
+                assert (await mq.send("orders", b"%d" % n)).offset is not None
+
+    run_virtual(cluster, work())
+    assert cluster.refused <= 3
+    assert len(cluster.bodies()) == 51
+
+
+@pytest.mark.parametrize("text", ["", "welcome", "dra"])
+def test_any_other_notice_means_nothing(text):
+    cluster = FakeCluster()
+    cluster.notification = text
+    with fake_client(cluster) as mq:
+        assert not any(one.is_leaving for one in mq._core._sessions.values())
