@@ -1,0 +1,113 @@
+"""A topic gets more partitions while it is written; an ordered one keeps the order of each key."""
+
+from broker.fix_broker import make_broker
+from lakemq.errors import BadParameterError
+
+
+def grow(life, partitions):
+    life.ask("set_topic", name="orders", partitions=partitions)
+
+
+def ordered(life_partitions=2):
+    life = make_broker(partitions=1, topics=())
+    life.ask("create_topic", name="orders", partitions=life_partitions, type="ordered")
+    life.ask("subscribe", topic="orders", app="shop", producer={}, consumer={"batch_size": 1}, start="earliest")
+    return life
+
+
+def test_a_normal_topic_is_written_at_once_where_it_grew():
+    life = make_broker(partitions=1)
+    peer = life.peer().consumes()
+    peer.produce(b"old")
+    grow(life, 3)
+    code, (result,) = peer.produce(b"new", partition=2)
+    assert (code, result.partition) == (0, 2)
+    assert sorted(peer.fetch() + peer.fetch()) == [b"new", b"old"]
+
+
+def test_it_only_grows():
+    life = make_broker(partitions=3)
+    try:
+        grow(life, 2)
+    except BadParameterError as error:
+        assert "only grow" in str(error)
+    else:
+        raise AssertionError("it shrank")
+
+
+def test_each_key_of_an_ordered_topic_is_received_in_the_order_it_was_sent():
+    life = ordered(2)
+    peer = life.peer().consumes()
+    keys = [f"k{number}" for number in range(6)]
+    sent = {key: [] for key in keys}
+
+    def send(round_number):
+        for key in keys:
+            body = f"{key} {round_number}".encode()
+            code, _ = peer.produce(body, business_id=key, partition=0)
+            assert code == 0
+            sent[key].append(body)
+
+    send(0)
+    send(1)
+    grow(life, 5)
+    send(2)
+    grow(life, 7)
+    send(3)
+    received = {key: [] for key in keys}
+    for _ in range(200):
+        answer = peer.ask(peer.fetch_command())
+        for message in peer.messages(answer):
+            received[message.business_id].append(message.body)
+            assert peer.ack([message.index], partition=message.partition) == 0
+    assert received == sent
+
+
+def test_what_came_after_the_growth_waits_for_what_came_before():
+    life = ordered(1)
+    peer, other = life.peer().consumes(), life.peer().consumes()
+    peer.produce(b"old", business_id="a")
+    assert peer.fetch() == [b"old"]
+    grow(life, 4)
+    for key in "abcdefgh":
+        peer.produce(b"new " + key.encode(), business_id=key)
+    waiting = other.send(other.fetch_command(wait_ms=10_000))
+    life.settle()
+    assert other.received(waiting) is None, "the old one is not settled"
+    assert peer.ack([0]) == 0
+    life.settle()
+    assert other.fetched(other.received(waiting))[0].startswith(b"new"), "who waits gets it at once"
+
+
+def test_a_client_that_did_not_hear_of_the_growth_does_not_spread_a_key():
+    life = ordered(1)
+    peer = life.peer()
+    peer.produce(b"0", business_id="key", partition=0)
+    grow(life, 8)
+    places = {peer.produce(b"1", business_id="key", partition=wanted)[1][0].partition for wanted in (0, 3, -1)}
+    assert len(places) == 1
+
+
+def test_a_new_app_need_not_wait():
+    life = ordered(1)
+    life.peer().produce(b"old", business_id="a")
+    grow(life, 4)
+    life.ask("subscribe", topic="orders", app="shop.new", consumer={}, start="latest")
+    peer = life.peer(app="shop.new").consumes(app="shop.new")
+    life.peer().produce(b"new", business_id="a")
+    assert peer.fetch(app="shop.new") == [b"new"]
+
+
+def test_growth_survives_a_kill():
+    life = ordered(1)
+    peer = life.peer()
+    peer.produce(b"old", business_id="a")
+    grow(life, 4)
+    for key in "abcdefgh":
+        peer.produce(b"new", business_id=key)
+    life.kill()
+    peer = life.peer().consumes()
+    assert peer.fetch() == [b"old"]
+    assert peer.fetch() == []
+    peer.ack([0])
+    assert peer.fetch() == [b"new"]
