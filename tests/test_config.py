@@ -9,6 +9,8 @@ import pytest
 from lakemq.broker.config import BrokerConfig
 from lakemq.broker.limits import BrokerLimits
 from lakemq.config import BUILT_IN, KEYS, ConfigError, Settings, load, shown
+from lakemq.delivery.delays import DelayLimits
+from lakemq.delivery.transactions import TransactionLimits
 from lakemq.serve import ServeConfig
 from lakemq.storage.config import StorageConfig
 from lakemq.storage.retention import RetentionPolicy
@@ -33,8 +35,15 @@ def test_nothing_said_is_what_is_built_in():
 
 
 def test_every_field_that_an_operator_decides_is_a_key():
-    for section, kind in (("broker", BrokerConfig), ("limits", BrokerLimits), ("storage", StorageConfig)):
-        left_out = {"retention", "limits", "sync_policy", "group_ids", "owns_metadata"}
+    kinds = {
+        "broker": BrokerConfig,
+        "limits": BrokerLimits,
+        "storage": StorageConfig,
+        "delays": DelayLimits,
+        "transactions": TransactionLimits,
+    }
+    for section, kind in kinds.items():
+        left_out = {"retention", "limits", "delays", "transactions", "sync_policy", "group_ids", "owns_metadata"}
         assert {f"{section}.{one.name}" for one in fields(kind) if one.name not in left_out} <= set(KEYS)
 
 

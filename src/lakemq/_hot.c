@@ -368,7 +368,9 @@ static uint32_t tag_hash(const uint8_t *p, int64_t n) {
     if (!is_key || memmem(tags + 4, (size_t)(end - tags - 4), "TAGS", 4) != NULL) return UNKNOWN_TAG;
     if (value < end && (*value == ' ' || *value == '\t' || *value == '\f')) return UNKNOWN_TAG;
     const uint8_t *stop = memchr(value, '\n', (size_t)(end - value));
-    uint32_t hash = crc32_of(0, value, (size_t)((stop == NULL ? end : stop) - value));
+    size_t value_bytes = (size_t)((stop == NULL ? end : stop) - value);
+    if (memchr(value, ',', value_bytes) != NULL) return UNKNOWN_TAG; /* several tags: each of them counts */
+    uint32_t hash = crc32_of(0, value, value_bytes);
     return hash < 2 ? 2 : hash;
 }
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from lakemq.broker.config import ASSIGNOR, BrokerConfig
 from lakemq.broker.limits import BrokerLimits
+from lakemq.delivery.delays import DelayLimits
+from lakemq.delivery.transactions import TransactionLimits
 from lakemq.errors import LakeMQError
 from lakemq.storage.config import StorageConfig
 from lakemq.storage.retention import RetentionPolicy
@@ -88,13 +90,15 @@ SECTIONS: dict[str, tuple[type, ...]] = {
     "server": (ServerConfig,),
     "broker": (BrokerConfig,),
     "limits": (BrokerLimits,),
+    "delays": (DelayLimits,),
+    "transactions": (TransactionLimits,),
     "storage": (StorageConfig, _StorageKeys),
     "retention": (RetentionPolicy,),
     "admin": (AdminConfig,),
     "log": (LogConfig,),
 }
 # Sections of their own, flattened, or decided by how many workers there are.
-_NO_KEYS = {"retention", "limits", "sync_policy", "group_ids", "owns_metadata"}
+_NO_KEYS = {"retention", "limits", "delays", "transactions", "sync_policy", "group_ids", "owns_metadata"}
 _SECRETS = {"admin.token"}
 _CHOICES = {"log.format": LOG_FORMATS, "log.level": LOG_LEVELS, "broker.assignor": (ASSIGNOR,)}
 _RANGES = {
@@ -106,6 +110,9 @@ _RANGES = {
     "broker.partitions_default": (1, 32766),
     "broker.batch_size_default": (1, 32767),
     "broker.uniq_ids_max": (0, 100_000_000),
+    "broker.retries_max": (0, 10_000_000),
+    "broker.dead_letters_max": (0, 10_000_000),
+    "delays.share_count": (1, 64),
     "broker.drain_timeout_ms": (0, 86_400_000),
     "broker.lazy_sync_ms": (0, 86_400_000),
     "admin.disk_free_bytes_min": (0, 1 << 62),
@@ -211,7 +218,14 @@ class Settings:
             server.data,
             server.host,
             server.port,
-            self._make("broker", BrokerConfig, limits=limits, retention=retention),
+            self._make(
+                "broker",
+                BrokerConfig,
+                limits=limits,
+                retention=retention,
+                delays=self._make("delays", DelayLimits),
+                transactions=self._make("transactions", TransactionLimits),
+            ),
             self._make("storage", StorageConfig, sync_policy=policy),
         )
 

@@ -6,6 +6,7 @@ import pytest
 
 from broker.fix_broker import EIO, FULL, TOKEN, BrokerLife, make_broker
 from lakemq.broker.admin import ACTIONS
+from lakemq.broker.delivery_admin import DELIVERY_ACTIONS
 from lakemq.broker.events import AdminAsked
 from lakemq.errors import (
     BadParameterError,
@@ -16,7 +17,7 @@ from lakemq.errors import (
     UnknownNameError,
     WriteError,
 )
-from lakemq.message import Qos
+from lakemq.message import AckType, Qos
 
 ENDS = ["restart", "kill", "lose_power"]
 
@@ -345,11 +346,20 @@ def test_connections_are_listed_with_what_they_do():
 
 def test_every_answer_can_be_told_as_json():
     life = make_broker()
+    life.ask("subscribe", topic="orders", app="shop", consumer={"retry_times": 1})
+    peer = life.peer().consumes()
+    peer.produce(b"x")
+    peer.fetch()
+    peer.ack([0], kind=AckType.EXCEPTION)  # a dead letter
+    job = life.ask("resend_range", topic="orders", partition=0, first=0, by="somebody", execute=True)["job"]
     questions = {
         "show_topic": {"name": "orders"},
         "show_app": {"name": "shop"},
         "lag": {"topic": "orders", "app": "shop"},
         "seek": {"topic": "orders", "app": "shop", "to": 0},
+        "show_dead": {"id": 1},
+        "show_job": {"id": job["id"]},
+        "list_retries": {"topic": "orders", "app": "shop"},
     }
     for action in ACTIONS:
         if action.startswith(("list_", "show_")) or action in questions:
@@ -378,6 +388,7 @@ changes = pytest.mark.parametrize(("action", "arguments"), CHANGES, ids=lambda o
 
 def test_every_action_that_changes_something_is_in_the_table():
     asks = {action for action in ACTIONS if action.startswith(("list_", "show_"))} | {"lag", "set_broker"}
+    asks |= set(DELIVERY_ACTIONS)  # test_dead_letters.py has those
     assert ACTIONS.keys() - asks == {action for action, _ in CHANGES}
 
 

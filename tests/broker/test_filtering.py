@@ -21,7 +21,7 @@ def send(peer, *tags):
 
 @both
 def test_only_the_tags_that_are_wanted_come(dialect):
-    life, peer = filtered("paid || refund", dialect)
+    _, peer = filtered("paid || refund", dialect)
     send(peer, "paid", "new", "refund", "", "paid")
     assert peer.fetch() == [b"0 paid", b"2 refund", b"4 paid"]
 
@@ -53,7 +53,7 @@ def test_attributes_decide_too():
 
 
 def test_many_that_are_left_out_do_not_keep_a_consumer_from_the_one_that_is_not():
-    life, peer = filtered("wanted", limits_of={})
+    _, peer = filtered("wanted")
     for _ in range(300):
         peer.produce(b"x", attributes={"TAGS": "other"})
     peer.produce(b"y", attributes={"TAGS": "wanted"})
@@ -92,7 +92,7 @@ def test_other_apps_have_filters_of_their_own():
 
 
 def test_who_reads_by_partition_sees_everything():
-    life, peer = filtered("a")
+    _, peer = filtered("a")
     send(peer, "a", "b")
     assert peer.read(index=0) == [b"0 a", b"1 b"]
 

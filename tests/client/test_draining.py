@@ -2,11 +2,10 @@
 
 import pytest
 
-from client.fake_broker import FakeCluster
+from client.fake_broker import DOCUMENTED, FakeCluster
 from client.fix_client import fake_async_client, fake_client, run_virtual
 from lakemq.errors import ServiceUnavailableError
-from lakemq.wire.commands import encode_response
-from lakemq.wire.dialect import Dialect
+from lakemq.wire.commands import decode_request, encode_notice
 from lakemq.wire.produce import ProduceMessage
 from lakemq.wire.session import AddConnection, Heartbeat
 
@@ -36,27 +35,12 @@ class DrainingCluster(FakeCluster):
 
 class PoliteCluster(DrainingCluster):
     def handle(self, connection, frame):
-        if frame[10 + 4] == 7 and self._says_so(connection):  # HEARTBEAT: an answer without error, but with a text
-            from lakemq.wire.commands import decode_request
-
-            header, command = decode_request(bytearray(frame), Dialect.DOCUMENTED)
+        header, command = decode_request(bytearray(frame), DOCUMENTED)
+        if isinstance(command, Heartbeat) and self._says_so(connection):
             self.requests.append((connection.broker, command))
-            error = ServiceUnavailableError("draining")
-            data = bytearray(
-                b"".join(encode_response(None, header, dialect=Dialect.DOCUMENTED, send_time_ms=0, error=error))
-            )
-            data[23] = 0  # status: all is well, only the text is there
-            connection.answer([_with_text(data)])
+            connection.answer([encode_notice("draining: soon", header, dialect=DOCUMENTED, send_time_ms=0)])
             return
         super().handle(connection, frame)
-
-
-def _with_text(data):
-    """The text of the answer, as short as a notice is."""
-    text = b"draining"
-    whole = bytearray(data[:24]) + len(text).to_bytes(2, "big") + text
-    whole[:4] = len(whole).to_bytes(4, "big")
-    return bytes(whole)
 
 
 def brokers_of(cluster, since):

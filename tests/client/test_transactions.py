@@ -219,6 +219,7 @@ def test_a_lost_answer_stores_nothing_twice(broker, mq, monkeypatch, own_id):
         if requests["TRANSACT"] > len(cut) and len(cut) < 3:
             cut.append(channel)
             channel.pipe.hang_up()
+            channel.pipe.sent.clear()
             raise ConnectionLostError("cut")
         return receive(channel, timeout_ms)
 
@@ -295,8 +296,9 @@ def test_who_does_not_know_is_asked_again_later(broker, mq):
     mq.on_transaction_check("orders", check, every="100ms")
     for count in range(1, 5):
         broker.advance("61s")
-        wait_until(lambda count=count: len(asked) == count, broker, mq)
+        wait_until(lambda count=count: len(asked) >= count, broker, mq)
     wait_until(lambda: open_count(broker) == 0, broker, mq)
+    assert asked == ["order-1"] * 4
     assert stored(broker) == [b"one"]
 
 

@@ -343,7 +343,7 @@ def test_runs_hold_just_what_is_wanted_of_stored_messages(text, messages):
 @given(st.sampled_from(["x", "x || y", "é", "TAGS = 'x'", "a = 'x' AND TAGS IN ('x', 'y')"]), st.lists(_CARRIED))
 def test_what_the_hashes_leave_out_is_not_wanted(text, messages):
     """As the index has them; several tags in one text must be "cannot tell" there, which they are not yet."""
-    data, rows = stored([one for one in messages if "," not in one.attributes.get("TAGS", "")])
+    data, rows = stored(messages)
     wanted = parse_filter(text)
     for _, _, start, _, attributes in rows:
         if wanted.matches(attributes):
@@ -392,6 +392,13 @@ def test_a_carrier_is_wanted_whole_or_not_at_all():
     data, _ = stored([BatchMessage(items=items, attributes={"TAGS": "paid"}), BatchMessage(items=items)], 0)
     assert [run[:2] for run in select(parse_filter("paid"), data, 2)] == [(0, 3)]
     assert select(parse_filter("a = 1"), data, 2) == []
+
+
+@pytest.mark.parametrize("text", ["*", "paid"])
+def test_a_run_ends_where_an_index_is_left_out(text):
+    data = b"".join(pack(Message(index=index, attributes={"TAGS": "paid"})) for index in (3, 4, 9))
+    size = len(data) // 3
+    assert select(parse_filter(text), data, 3) == [(3, 5, 0, 2 * size), (9, 10, 2 * size, 3 * size)]
 
 
 def test_equal_texts_are_equal_filters():

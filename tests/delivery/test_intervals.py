@@ -32,6 +32,23 @@ def test_it_is_the_set(changes):
 
 
 @given(CHANGES)
+def test_without_a_way_back_it_does_the_same(changes):
+    intervals, other = Intervals(), Intervals()
+    for is_in, first, after in changes:
+        if first < after:
+            before = list(other)
+            if is_in:
+                undo = other.add_all([(first, after)])
+                undo()
+                assert list(other) == before
+                other.add_all([(first, after)])
+            else:
+                other.cut(first, after)
+            (intervals.add if is_in else intervals.remove)(first, after)
+        assert intervals == other
+
+
+@given(CHANGES)
 def test_changes_are_taken_back_in_reverse(changes):
     intervals, undos, before = Intervals(), [], []
     for is_in, first, after in changes:

@@ -8,6 +8,7 @@ from lakemq.broker.access import Access
 from lakemq.broker.acks import Acking
 from lakemq.broker.changes import Changes
 from lakemq.broker.config import BrokerConfig
+from lakemq.broker.delivery_admin import DELIVERY_ACTIONS, DeliveryAdmin
 from lakemq.broker.events import AdminAsked, Now
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.metrics import Metrics
@@ -34,10 +35,12 @@ class Admin:
         sessions: Sessions,
         waiters: Waiters,
         metrics: Metrics,
+        delivery: DeliveryAdmin,
     ) -> None:
         self._ledger = ledger
         self._config = config
         self._access = access
+        self.delivery = delivery
         self._changes = changes
         self._acking = acking
         self._sessions = sessions
@@ -298,6 +301,11 @@ class _AdminReply(CommandReply):
         self._tell()
 
 
+def _delivery_action(name: str) -> Callable[..., Answer]:
+    act: Callable[..., Answer] = getattr(DeliveryAdmin, name)
+    return lambda admin, now, **arguments: act(admin.delivery, now, **arguments)
+
+
 ACTIONS: dict[str, Callable[..., Answer]] = {
     name: getattr(Admin, name)
     for name in (
@@ -322,7 +330,7 @@ ACTIONS: dict[str, Callable[..., Answer]] = {
         "set_broker",
         "list_connections",
     )
-}
+} | {name: _delivery_action(name) for name in DELIVERY_ACTIONS}
 CHANGES = frozenset(
     name for name in ACTIONS if name.startswith(("create_", "set_", "drop_", "add_")) and name != "set_broker"
 ) | {"subscribe", "unsubscribe"}

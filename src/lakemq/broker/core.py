@@ -17,6 +17,7 @@ from lakemq.broker.changes import Changes
 from lakemq.broker.config import BrokerConfig
 from lakemq.broker.consume import Consuming
 from lakemq.broker.delaying import Delaying
+from lakemq.broker.delivery_admin import DeliveryAdmin
 from lakemq.broker.effects import World
 from lakemq.broker.events import (
     AdminAsked,
@@ -142,6 +143,19 @@ class Broker:
         self._introducing = Introducing(
             self.ledger, config, self.access, self.consuming, self.routing, self._waiters, self.changes
         )
+        self.delivery_admin = DeliveryAdmin(
+            self.ledger,
+            config,
+            self.access,
+            self.consuming,
+            self.outcomes,
+            self.references,
+            self.metrics,
+            self.clock,
+            self.delaying,
+            world.note,
+        )
+        self._producing.park = self.delivery_admin.dead_lettering.park
         self._admin = Admin(
             self.ledger,
             config,
@@ -151,6 +165,7 @@ class Broker:
             self.sessions,
             self._waiters,
             self.metrics,
+            self.delivery_admin,
         )
         self._sync: SyncTicket | None = None
         self._sync_began_ms = 0
@@ -559,6 +574,7 @@ class Broker:
         self.consuming.tick(now)
         self._transacting.tick(now)
         self.delaying.tick(now)
+        self.delivery_admin.tick(now)
         if self._sync is not None:
             self._watch_sync(now)
         elif not self._is_over:

@@ -11,7 +11,7 @@ _TEXT_CHARACTERS_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
-    """None matches all. Times are when they died, `until_ms` and `last_id` included; text is in the reason or the key."""
+    """None matches all. Times are when they died; `until_ms` and `last_id` are included; text is in reason or key."""
 
     topic: str | None = None
     app: str | None = None

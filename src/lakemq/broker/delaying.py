@@ -5,28 +5,20 @@ record, which is the messages in their partition and says at once that they wait
 its due time by the guarded clock.
 """
 
-import struct
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from heapq import heapify, heappop, heappush
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from lakemq.attributes import DELAY_LEVEL, DELIVER_AT, TAGS, decode_attributes
 from lakemq.broker.access import Access
 from lakemq.broker.config import BrokerConfig
+from lakemq.broker.delay_reader import DelayReader
 from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.metrics import Durations, Metrics
 from lakemq.cluster.metadata import Topic
 from lakemq.delivery.delay_record import (
-    ADD,
-    ADD_BYTES,
-    BLOCK,
-    CANCEL,
-    NO_SHARE,
-    NOTE_MARK,
-    PASS,
     Add,
     Cancelled,
     Filed,
@@ -38,18 +30,14 @@ from lakemq.delivery.delay_record import (
     pack_note,
     pack_pass,
     pack_rewind,
-    unpack_add,
-    unpack_block,
-    unpack_cancel,
-    unpack_release,
 )
-from lakemq.delivery.delays import Block, DelayLimits, Delays, Rows, Share, Undo
+from lakemq.delivery.delays import Block, DelayLimits, Delays, Share, Undo
 from lakemq.delivery.guarded_clock import GuardedClock
 from lakemq.delivery.uniq import UNIQ_ID, ids_of
-from lakemq.errors import BadParameterError, LakeMQError, ReadError, SerializationError, UnknownNameError
+from lakemq.errors import BadParameterError, LakeMQError, SerializationError, UnknownNameError
 from lakemq.record import read_fields, stamp
 from lakemq.storage.disk import Buffer
-from lakemq.storage.journal_record import RecordType, note_of
+from lakemq.storage.journal_record import RecordType
 from lakemq.storage.partition_group import MESSAGE_COUNT_MAX
 
 _SECOND, _MINUTE, _HOUR = 1000, 60_000, 3_600_000
@@ -109,6 +97,8 @@ class Delaying:
         self._note = world_note
         self._limits = limits or DelayLimits()
         self._clock = GuardedClock()
+        self.counts: defaultdict[str, int] = defaultdict(int)  # by what became of them
+        self._reader = DelayReader(ledger, world_note, self.counts)
         self._block_rows = self._limits.block_rows
         self._is_filing = False
         self._merge_bytes = self._limits.merge_bytes
@@ -118,7 +108,6 @@ class Delaying:
         self._topics_version = -1
         self._complained_ms: dict[str, int] = {}
         self.lateness = Durations()
-        self.counts: defaultdict[str, int] = defaultdict(int)  # by what became of them
 
     # --- asking ------------------------------------------------------------------------------------------------
 
@@ -237,6 +226,7 @@ class Delaying:
     def _take_back(self, undo: Undo) -> None:
         undo()
         self._last_end = 0
+        self._reader.forget_kept()
 
     # --- time --------------------------------------------------------------------------------------------------
 
@@ -257,6 +247,7 @@ class Delaying:
 
     def _prepare(self, now_ms: int, now: Now) -> None:
         """What is near gets into order, what is many into blocks: of one share with each tick, if it can wait."""
+        self._reader.forget_kept()
         self._turn += 1
         shares = self._delays.shares
         for number, share in enumerate(shares):
@@ -265,7 +256,7 @@ class Delaying:
                     share.prune()
             elif share.horizon_ms > now_ms:
                 continue
-            share.approach(now_ms, self._limits.near_ms, self._read_block, _BLOCK_READS)
+            share.approach(now_ms, self._limits.near_ms, self._reader.rows_of, _BLOCK_READS)
         self._file_one(now)
 
     def _rewind(self, now: Now) -> None:
@@ -321,7 +312,7 @@ class Delaying:
                     share.timeline.insert(*row)
                 del rows[place:]
                 break
-            head, messages = self._read_add(position)
+            head, messages = self._reader.add_at(position)
             if head is None or head.topic not in names:
                 topic = head.topic if head is not None else 0
                 parcel = nowhere.get(topic)
@@ -348,16 +339,6 @@ class Delaying:
             parcel.index_count += head.index_count
             room -= len(messages)
         return _Taken(rows, parcels)
-
-    def _read_add(self, position: int) -> tuple[Add | None, memoryview]:
-        """What waits there; None if the record is damaged."""
-        try:
-            header, payload = self._group.read_record(position)
-            if header.type == RecordType.DELAY and payload[0] == ADD:
-                return unpack_add(payload), payload[ADD_BYTES:]
-        except (ReadError, struct.error):
-            pass
-        return None, memoryview(b"")
 
     def _append_parcel(self, parcel: _Parcel, released: Released, now: Now) -> None:
         if parcel.client_address is None:
@@ -451,7 +432,7 @@ class Delaying:
 
     def _file(self, filed: Filed, now: Now) -> None:
         try:
-            self._append(pack_block(filed), now, lambda position: self._delays.file(filed, position))
+            self._append(pack_block(filed), now, lambda position: self._filed(filed, position))
         except BadParameterError:  # too large for a record
             self._block_rows = max(self._block_rows // 2, 1)
         except LakeMQError:
@@ -459,55 +440,9 @@ class Delaying:
         else:
             self.counts["filed"] += len(filed.dues)
 
-    def _read_block(self, block: Block) -> Rows:
-        try:
-            header, payload = self._group.read_record(block.position)
-            if header.type == RecordType.DELAY and payload[0] == BLOCK:
-                filed = unpack_block(payload)
-                return filed.dues, filed.positions
-            reason = "it is something else"
-        except (ReadError, ValueError, struct.error) as error:
-            reason = str(error)
-        self.counts["blocks_damaged"] += 1
-        rows = self._search(block)
-        text = f"a block of {block.row_count} delays at position {block.position} cannot be read ({reason})"
-        self._note("error", f"{text}: {len(rows)} were found again in the journal")
-        return array("q", [row[0] for row in rows]), array("q", [row[1] for row in rows])
-
-    def _search(self, lost: Block) -> list[Row]:
-        """The rows of a block that cannot be read: delays of its time that are nowhere else, and wait.
-
-        It takes a walk over the journal from its oldest row on: long, but it loses nothing.
-        """
-        journal = self._group.journal
-        added: set[Row] = set()
-        finished: set[Row] = set()
-        for found in self._group.records(max(lost.least_position, journal.first_position), journal.written_position):
-            kind, payload = found.header.type, found.payload
-            if kind == RecordType.NOTED:
-                note = note_of(payload)
-                if note[:1] == NOTE_MARK:
-                    finished.update(unpack_release(note).rows)
-            elif kind == RecordType.DELAY and payload[0] == ADD:
-                head = unpack_add(payload)
-                if found.position < lost.position and head.due_ms >= lost.first_due_ms:
-                    added.add((head.due_ms, found.position))
-                if head.moved_share != NO_SHARE:
-                    finished.add((head.moved_due_ms, head.moved_position))
-            elif kind == RecordType.DELAY and payload[0] == PASS:
-                finished.update(unpack_release(payload).rows)
-            elif kind == RecordType.DELAY and payload[0] == CANCEL:
-                finished.update((one.due_ms, one.position) for one in unpack_cancel(payload))
-            elif kind == RecordType.DELAY and payload[0] == BLOCK and found.position in self._block_positions():
-                filed = unpack_block(payload)
-                finished.update(zip(filed.dues, filed.positions, strict=True))
-        rows = added - finished
-        for share in self._delays.shares:
-            rows.difference_update(share.unfiled())
-        return sorted(row for row in rows if row <= lost.last)
-
-    def _block_positions(self) -> set[int]:
-        return {position for share in self._delays.shares for position in share.blocks}
+    def _filed(self, filed: Filed, position: int) -> Undo:
+        self._reader.keep(position, (filed.dues, filed.positions))
+        return self._delays.file(filed, position)
 
     # --- operators -------------------------------------------------------------------------------------------------
 
@@ -521,11 +456,11 @@ class Delaying:
         found: list[dict[str, Any]] = []
         if topic is not None and topic not in self.pending_by_topic():
             return found, None
-        for nth, (position, due_ms) in enumerate(self._by_position(after)):
+        for nth, (position, due_ms) in enumerate(self._reader.by_position(after)):
             if len(found) >= limit or nth >= _SCAN_MAX:
                 return found, after
             after = position
-            head, messages = self._read_add(position)
+            head, messages = self._reader.add_at(position)
             if head is None or head.topic not in names or topic not in (None, names[head.topic]):
                 continue
             found.append(
@@ -540,32 +475,13 @@ class Delaying:
             )
         return found, None
 
-    def _by_position(self, after: int) -> Iterator[tuple[int, int]]:
-        """Position and due time of what waits behind that position, blocks read as they are needed."""
-        written = self._group.journal.written_position
-        heap: list[tuple[int, int]] = []
-        blocks: list[tuple[Share, Block]] = []
-        for share in self._delays.shares:
-            heap += [(position, due_ms) for due_ms, position in share.unfiled() if after < position < written]
-            blocks += [(share, one) for one in share.blocks.values() if after < one.position < written]
-        heapify(heap)
-        blocks.sort(key=lambda one: -one[1].least_position)  # the first is the last
-        while heap or blocks:
-            while blocks and (not heap or blocks[-1][1].least_position <= heap[0][0]):
-                share, block = blocks.pop()
-                for due_ms, position in share.waiting_in(block, self._read_block(block)):
-                    if position > after:
-                        heappush(heap, (position, due_ms))
-            if heap:
-                yield heappop(heap)
-
     def cancel(self, position: int, now: Now) -> int:
         """What waits under that id is not released; safe once the journal is synced to what is returned.
 
         UnknownNameError if nothing waits there: never did, was released or cancelled, or has another id by now.
         """
-        head, _ = self._read_add(position)
-        number = self._share_with((head.due_ms, position)) if head is not None else None
+        head, _ = self._reader.add_at(position)
+        number = self._reader.share_with((head.due_ms, position)) if head is not None else None
         if head is None or number is None:
             raise UnknownNameError(f"there is no delay with id {position}")
         if sum(len(share.done) for share in self._delays.shares) >= self._limits.cancelled_max:
@@ -576,24 +492,13 @@ class Delaying:
         self.counts["cancelled"] += 1
         return self._last_end
 
-    def _share_with(self, row: Row) -> int | None:
-        """The share in which that row waits."""
-        for number, share in enumerate(self._delays.shares):
-            if share.holds(row):
-                return number
-            for block in share.blocks.values():
-                if block.least_position <= row[1] < block.position and block.first_due_ms <= row[0] <= block.last[0]:
-                    if row in share.waiting_in(block, self._read_block(block)):
-                        return number
-        return None
-
     # --- retention -------------------------------------------------------------------------------------------------
 
     def carry(self, before_position: int, now: Now, limit: int = 1000) -> int:
         """Write again what waits before that position of the journal, about so many records: how many it were.
 
-        Call it again until there is nothing left to do (0). Ids change thereby. Until that is synced, a power loss could
-        bring back what was before it. A LakeMQError when the journal takes no more; what was carried until then is.
+        Call it again until there is nothing left to do (0). Ids change thereby. Until that is synced, a power loss
+        could bring back what was before. A LakeMQError when the journal takes no more; what was carried until then is.
         """
         written = self._group.journal.written_position
         before, count = min(before_position, written), 0
@@ -613,7 +518,7 @@ class Delaying:
 
     def _carry_block(self, number: int, share: Share, block: Block, before: int, now: Now, limit: int) -> int:
         """Old rows go to the end one by one; then the rest of the block, in a new one."""
-        rows = self._read_block(block)
+        rows = self._reader.rows_of(block)
         positions = rows[1]
         waiting = share.waiting_in(block, rows)
         old = [row for row in waiting if row[1] < before]
@@ -630,11 +535,11 @@ class Delaying:
             array("q", [row[1] for row in kept]),
             array("q", [one for one in positions if one not in still]),
         )
-        self._append(pack_block(filed), now, lambda position: self._delays.file(filed, position))
+        self._append(pack_block(filed), now, lambda position: self._filed(filed, position))
         return len(old) + 1
 
     def _move(self, number: int, row: Row, now: Now) -> int:
-        head, messages = self._read_add(row[1])
+        head, messages = self._reader.add_at(row[1])
         if head is None:
             lost = [Cancelled(number, 0, *row)]
             self._append(pack_cancel(lost), now, lambda _: self._delays.cancel(lost))

@@ -19,6 +19,7 @@ from lakemq.delivery.retries import Retries
 from lakemq.delivery.setbacks import Setbacks
 from lakemq.delivery.settlement import (
     Acked,
+    AckedRuns,
     Buried,
     DeadLetter,
     Edited,
@@ -126,8 +127,11 @@ class State:
         """Put one entry of a SETTLE record in force."""
         if isinstance(entry, Acked):
             undo = self.acks.settle(*entry)
-            self.setbacks.forget_below(entry[0], entry[1], self.acks.get(entry[0], entry[1]))
+            if self.setbacks.has_ended:
+                self.setbacks.forget_below(entry[0], entry[1], self.acks.get(entry[0], entry[1]))
             return undo
+        if isinstance(entry, AckedRuns):
+            return self.acks.settle_runs(entry.subscription, entry.partition, entry.runs)
         if isinstance(entry, Retry):
             return self.retries.put(entry)
         if isinstance(entry, Retried):
@@ -238,8 +242,8 @@ class Ledger:
     def settle(self, entries: list[Entry], now_ms: int) -> int:
         """Say what became of messages, all of it or nothing."""
         _, end = self.append(RecordType.SETTLE, pack_entries(entries), now_ms)
-        for entry in entries:
-            self.undo_with(end, self.state.settle(entry))
+        undos = [self.state.settle(entry) for entry in entries]
+        self.undo_with(end, lambda: _undo_all(undos))
         return end
 
     def undo_with(self, end_position: int, undo: Callable[[], object]) -> None:
@@ -258,6 +262,11 @@ class Ledger:
             self._undo.clear()
             raise
         self._undo.clear()
+
+
+def _undo_all(undos: list[Undo]) -> None:
+    for undo in reversed(undos):
+        undo()
 
 
 def _pack_parts(parts: Mapping[str, bytes]) -> bytes:

@@ -26,7 +26,7 @@ from lakemq.delivery.intervals import Intervals
 from lakemq.delivery.loans import Lease, Loans
 from lakemq.delivery.retry_queue import RetryQueue
 from lakemq.delivery.selection import is_expired, select, until_conflict
-from lakemq.delivery.settlement import Acked, Entry, Retry
+from lakemq.delivery.settlement import Acked, Entry, Retry, Stuck
 from lakemq.errors import LakeMQError, ReadError
 from lakemq.policy import ConsumerPolicy
 from lakemq.storage.fetch import RecordSlice
@@ -165,7 +165,7 @@ class Lender:
                 continue
             try:
                 message, address = self._references.read(row.position, row.message_index)
-                if is_expired(encode_attributes(message.attributes), now.wall_ms):
+                if is_expired(encode_attributes(message.attributes), now_ms):
                     self._outcomes.die(lending, row, "expired", "its EXPIRE has passed", now)
                     continue
                 data = self._references.as_retry(message, row.id, row.attempts + 1)
@@ -261,7 +261,7 @@ class Lender:
             slices = self._old_enough(lending, partition, slices, policy.delay_ms, now)
         keys: frozenset[bytes] = frozenset()
         if is_ordered and policy.is_concurrent:
-            slices, keys = self._without_busy_keys(lending, partition, slices)
+            slices, keys = self._without_busy_keys(lending, partition, slices, now)
         if not slices:
             return EMPTY, None
         lease = Lease(connection.port.id, partition, first, slices[-1].next_index, end_ms, keys)
@@ -328,12 +328,18 @@ class Lender:
                 return slices[:place]
         return slices
 
-    def _without_busy_keys(self, lending: Lending, partition: int, slices: Slices) -> tuple[Slices, frozenset[bytes]]:
+    def _without_busy_keys(
+        self, lending: Lending, partition: int, slices: Slices, now: Now
+    ) -> tuple[Slices, frozenset[bytes]]:
         """Cut at the first message whose key somebody has in hand, or is stuck: order is per key."""
         busy = {key for lease in lending.loans.leases(partition) for key in lease.keys}
-        for row in self._ledger.state.setbacks.stuck(lending.number, partition).values():
-            position = self._group.locate(lending.topic_number, partition, row.message_index)
-            if not slices or row.message_index != slices[0].first_index:
+        state, now_ms = self._ledger.state, self._clock.read(now)
+        head, _ = until_conflict(slices[0].messages, 1, ()) if slices else (None, None)
+        first, after = (head.first_index, head.next_index) if head is not None else (0, 0)  # of a batch all of it
+        for row in state.setbacks.stuck(lending.number, partition).values():
+            is_next = first <= row.message_index < after and row.due_ms <= now_ms
+            if not is_next and not state.acks.is_acked(lending.number, partition, row.message_index):
+                position = self._group.locate(lending.topic_number, partition, row.message_index)
                 message, _ = self._references.read(position, row.message_index)
                 busy.add(message.business_id.encode())
         taken: set[bytes] = set()
@@ -371,8 +377,9 @@ class Lender:
         """Without what the filter leaves out and what has expired; both are settled."""
         entries: list[Entry] = []
         kept: Slices = []
+        now_ms = self._clock.read(now)
         for one in slices:
-            chosen = select(one.messages, one.message_count, wanted, now.wall_ms)
+            chosen = select(one.messages, one.message_count, wanted, now_ms)
             if not chosen.left_out and not chosen.expired:
                 kept.append(one)
                 continue
@@ -401,7 +408,13 @@ class Lender:
         return kept
 
     def _settle(self, lending: Lending, entries: list[Entry], now: Now) -> None:
-        """What nobody will ack."""
+        """What nobody will ack; nobody waits for it, either."""
+        stuck: dict[int, Stuck] = {}
+        for entry in entries:
+            if isinstance(entry, Acked):
+                rows = self._ledger.state.setbacks.stuck(lending.number, entry.partition)
+                stuck |= {index: row for index, row in rows.items() if entry.first_index <= index < entry.next_index}
+        entries = [*entries, *(row._replace(attempts=0) for row in stuck.values())]
         end = self._ledger.settle(entries, now.wall_ms)
         for entry in entries:
             if isinstance(entry, Acked):

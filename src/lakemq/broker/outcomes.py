@@ -59,15 +59,17 @@ class Outcomes:
         if len(state.retries) + taken + len(wishes) > self._config.retries_max:
             self._metrics.capped["retries"] += 1
             raise RetryStoreError(f"{len(state.retries)} messages wait to be tried again; no more are taken")
+        entries: list[Entry] = []
         if policy.retry_times <= 1:
-            return [
-                entry
-                for index, _, reason in wishes
-                for entry in self.dead_entries(whose, partition, index, index + 1, "exhausted", reason, now, attempts=1)
-            ]
+            if not self._has_room_for_dead(len(wishes) - 1):
+                raise RetryStoreError(f"there are {len(state.dead_letters)} dead letters, and no room for more")
+            for index, _, reason in wishes:
+                entries += self.dead_entries(
+                    whose, partition, index, index + 1, "exhausted", reason, now, attempts=1, taken=len(entries)
+                )
+            return entries
         now_ms = self._clock.read(now)
         ids = count(state.retries.next_id + taken)
-        entries: list[Entry] = []
         for index, after_ms, reason in wishes:
             entries.append(
                 Retry(

@@ -7,6 +7,7 @@ by `take_run`, many at a time and without being taken apart; everything else com
 import struct
 import zlib
 from collections import defaultdict
+from collections.abc import Callable
 
 from lakemq.broker.access import Access
 from lakemq.broker.answers import code_of, encode, send
@@ -47,6 +48,13 @@ _RESULT_PLACE = struct.Struct(">i2xq7xq")  # of a message: length, index, sendTi
 _PARTITION_IN_FIRST = 2 + 4  # behind the number of messages and the first one's length
 _NOWHERE = ProduceResult(-1, -1, -1)
 _STRONGEST_FIRST = sorted(Qos, key=lambda qos: -qos.strength)
+
+
+Park = Callable[[Topic, int, str, bytearray | memoryview, int, int, Now], int | None]
+
+
+def _no_room(*messages: object) -> None:
+    """Nobody takes them."""
 
 
 class _Stored:
@@ -128,6 +136,7 @@ class Producing:
             int
         )  # whose turn it is, by topic, if the client leaves it to us
         self.is_sync_slow = False
+        self.park: Park = _no_room  # who takes what is over a rate
 
     # --- many alike --------------------------------------------------------------------------------------------
 
@@ -288,7 +297,7 @@ class Producing:
     def _store(self, connection: Connection, entry: TopicProduce, app: str, stored: _Stored, now: Now) -> None:
         if stored.qos is Qos.FLUSH and self.is_sync_slow:
             raise SlowSyncError("the disk does not keep up: a sync is taking too long")
-        topic, _ = self._access.producer(connection, connection.full_topic(entry.topic), app, now)
+        topic, policy = self._access.producer(connection, connection.full_topic(entry.topic), app, now)
         if not entry.messages.count:
             raise BadParameterError(f"no messages for topic {entry.topic!r}")
         block = entry.messages.stored(connection.port.is_ipv6)
@@ -299,12 +308,14 @@ class Producing:
         if found.end != len(messages):
             raise SerializationError("there are bytes between the messages and the end of their list")
         rates = self._sessions.rates_of(app, self._ledger.metadata, now.monotonic_ms)
-        if rates is not None and not (
+        is_over = rates is not None and not (
             rates.produce.take(found.index_count, now.monotonic_ms)
             and rates.produce_bytes.take(len(messages), now.monotonic_ms)
-        ):
+        )
+        if is_over:
             self._metrics.capped["app_rate"] += 1
-            raise RateLimitedError("the app has used up its rate for sending")
+            if not policy.parks_over_rate or entry.tx_id:  # a transaction is whole or not at all
+                raise RateLimitedError("the app has used up its rate for sending")
         assert connection.dialect is not None
         partition = self._partition_of(topic, messages, found.partition, connection.dialect)
         if entry.tx_id:
@@ -320,6 +331,15 @@ class Producing:
             sent_ms = _RESULT_PLACE.unpack_from(messages)[2]
             stored.results = (ProduceResult(wishes.known.partition, wishes.known.first_index, sent_ms),)
             stored.end_position = wishes.known.end_position
+            return
+        if is_over:
+            parked = None
+            if wishes.due_ms is None:  # what is to wait would wait for an operator instead
+                parked = self.park(topic, partition, app, messages, block.count, found.index_count, now)
+            if parked is None:
+                raise RateLimitedError("the app has used up its rate for sending")
+            stored.end_position = parked
+            stored.results = (ProduceResult(partition, -1, -1),) * block.count
             return
         if wishes.due_ms is not None:
             stored.end_position = self._delaying.put(
@@ -405,6 +425,10 @@ class Producing:
             return  # something else follows, or the key of each message decides its partition
         timeout_ms = entry.timeout_ms if entry.timeout_ms > 0 else self._config.produce_timeout_ms
         rates = self._sessions.rates_of(command.app, self._ledger.metadata, now.monotonic_ms)
+        subscription = self._ledger.metadata.subscription(name, command.app)
+        policy = subscription.producer if subscription is not None else None
+        if rates is not None and policy is not None and policy.parks_over_rate:
+            return  # each request is looked at: what is over the rate is stored elsewhere
         connection.route = ProduceRoute(
             self._ledger.metadata.version,
             bytes(frame[8:10]),

@@ -26,6 +26,7 @@ from lakemq.errors import (
     LakeMQError,
     NotLeaderError,
     ReadError,
+    RequestError,
     TopicNotFoundError,
     TopicNotWritableError,
 )
@@ -205,9 +206,9 @@ class Resending:
 
 
 class _Found(NamedTuple):
-    """A message of the range, by itself; or what is the matter with those from `index` up to `after`."""
+    """A message of the range, by itself; or what is the matter with those from `first` up to `after`."""
 
-    index: int
+    first: int
     after: int
     message: Message | None
     trouble: LakeMQError | None = None
@@ -261,23 +262,29 @@ class _Copying:
                     continue
                 assert found.trouble is not None
                 after = place + found.after - wanted.first
-                name = self._name(wanted, found.index)
+                name = self._name(wanted, found.first)
                 job.move(self._ledger, job.progress.failing(after, name, found.trouble))
         if parcel:
             self._append(job, wanted, place, parcel, address, now)
 
-    def _append(
-        self, job: Job, wanted: Range, place: int, parcel: list[_Found], address: bytes, now: Now
-    ) -> None:
+    def _append(self, job: Job, wanted: Range, place: int, parcel: list[_Found], address: bytes, now: Now) -> None:
         topic, partition = self._resending.target(self._goal, wanted.partition)
         copies = [
-            copy_of(found.message, now, {RESENT: self._name(wanted, found.index)})
+            copy_of(found.message, now, {RESENT: self._name(wanted, found.first)})
             for found in parcel
             if found.message is not None
         ]
-        self._resending.append(topic, partition, copies, address, now)
-        size = sum(len(one.body) for one in copies)
         after = place + parcel[-1].after - wanted.first
+        try:
+            self._resending.append(topic, partition, copies, address, now)
+        except RequestError as error:  # one of them is too large, now that it says where it comes from
+            if len(parcel) > 1:
+                for found in parcel:
+                    self._append(job, wanted, place, [found], address, now)
+            else:
+                job.move(self._ledger, job.progress.failing(after, self._name(wanted, parcel[0].first), error))
+            return
+        size = sum(len(one.body) for one in copies)
         job.move(self._ledger, job.progress.more(place=after, done=len(copies), bytes=size))
 
     def _name(self, wanted: Range, index: int) -> str:

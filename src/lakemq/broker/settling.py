@@ -7,6 +7,7 @@ message that failed is not tried again beside the others: it comes first again, 
 
 from collections.abc import Callable
 from functools import partial
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 from lakemq.broker.access import Access
@@ -23,8 +24,8 @@ from lakemq.broker.waiters import Buffers, CommandReply, Waiters
 from lakemq.cluster.metadata import Subscription
 from lakemq.delivery.guarded_clock import GuardedClock
 from lakemq.delivery.intervals import runs_of
-from lakemq.delivery.loans import Lease
-from lakemq.delivery.settlement import Acked, DeadLetter, Entry, LeaseEnded, Retried, Retry, Stuck
+from lakemq.delivery.loans import Lease, Loans
+from lakemq.delivery.settlement import Acked, AckedRuns, DeadLetter, Entry, LeaseEnded, Retried, Retry, Stuck
 from lakemq.errors import AckError, BadParameterError, IndexOutOfRangeError, LakeMQError, RetryStoreError
 from lakemq.message import AckType
 from lakemq.policy import ConsumerPolicy
@@ -133,7 +134,7 @@ class Settling:
             if wish.outcome not in (DONE, RETRY, DEAD):
                 raise BadParameterError(f"outcome {wish.outcome} is none: 0 done, 1 retry, 2 dead letter")
         if partition == RETRY_PARTITION:
-            self._settle_retries(lending, subscription, wishes, now)
+            self._settle_retries(connection, lending, subscription, wishes, now)
         else:
             self._consuming.check_leads(topic, partition)
             if wishes:
@@ -158,15 +159,17 @@ class Settling:
         if sum(after - first for first, after in runs) != len(numbers):
             raise AckError(f"partition {partition}: an index is named twice")
         is_joyqueue = connection.dialect is Dialect.JOYQUEUE
-        if is_joyqueue and len(runs) > 1:
-            raise AckError(f"the indexes of partition {partition} are not a run without gaps")
         if max(numbers) >= self._group.visible_index(lending.topic_number, partition):
             raise IndexOutOfRangeError(f"index {max(numbers)} was never handed out")
         state, consumer = self._ledger.state, connection.port.id
         base = max(state.acks.get(lending.number, partition), self._group.first_index(lending.topic_number, partition))
+        beyond = state.acks.beyond(lending.number, partition)
+        if is_joyqueue and any(
+            max(beyond.gap_from(after)[0], base) < following for (_, after), (following, _) in pairwise(runs)
+        ):  # what lies between them may be done with, or not have been meant for the app
+            raise AckError(f"the indexes of partition {partition} are not a run without gaps")
         if is_joyqueue and not policy.is_concurrent and runs[0][0] > base:
             return  # its server changes nothing and says so to nobody
-        beyond = state.acks.beyond(lending.number, partition)
         for first, after in runs:
             # Whoever reads by partition acks from where the app is; all else must have been lent.
             if first > base and not lending.loans.may_settle(partition, consumer, first, after, beyond):
@@ -177,7 +180,7 @@ class Settling:
             wish
             for wish in wishes
             if not state.acks.is_acked(lending.number, partition, wish.number)
-            and (wish.outcome == DONE or self._may_fail(lending, partition, wish.number, consumer))
+            and (wish.outcome == DONE or self._may_fail(lending, partition, wish.number, consumer, now))
         ]
         mine = [one for one in lending.loans.leases(partition) if one.consumer == consumer]
         failed = [wish for wish in fresh if wish.outcome != DONE]
@@ -194,10 +197,13 @@ class Settling:
             for lease in mine:
                 lending.loans.release(lease)
 
-    def _may_fail(self, lending: Lending, partition: int, index: int, consumer: int) -> bool:
-        """Whether that consumer's word counts: not if somebody else has the message now."""
+    def _may_fail(self, lending: Lending, partition: int, index: int, consumer: int, now: Now) -> bool:
+        """Whether that consumer's word counts: not if somebody else has the message now, nor if it was said before."""
         lease = lending.loans.lease_of(partition, index)
-        return lease is None or lease.consumer == consumer
+        if lease is not None:
+            return lease.consumer == consumer
+        stuck = self._ledger.state.setbacks.stuck(lending.number, partition).get(index)
+        return stuck is None or stuck.due_ms <= self._clock.read(now)
 
     def _settle_each(
         self, lending: Lending, policy: ConsumerPolicy, partition: int, wishes: list[Wish], now: Now
@@ -226,7 +232,6 @@ class Settling:
     ) -> None:
         """The first that failed comes first again; if order is by key, others may be done before it."""
         wishes = sorted(wishes)
-        stuck = self._ledger.state.setbacks.stuck(lending.number, partition)
         entries: list[Entry] = []
         done: list[int] = []
         back: list[int] = []
@@ -235,8 +240,6 @@ class Settling:
                 back.append(wish.number)
             elif wish.outcome == DONE:
                 done.append(wish.number)
-                if wish.number in stuck:
-                    entries.append(stuck[wish.number]._replace(attempts=0))
             else:
                 more = self._stuck_entries(lending, policy, partition, wish, entries, now)
                 entries += more
@@ -260,7 +263,7 @@ class Settling:
         if wish.outcome == DEAD or attempts >= policy.retry_times:
             dead = self._dead(lending, partition, wish, entries, attempts, now)
             if dead:
-                return [*dead, row._replace(attempts=0)]
+                return dead
         pause_ms = wish.after_ms if wish.after_ms >= 0 else self._outcomes.pause_ms(policy, attempts)
         return [row._replace(due_ms=now_ms + pause_ms)]
 
@@ -287,13 +290,20 @@ class Settling:
     def _write(self, lending: Lending, partition: int, entries: list[Entry], done: list[int], now: Now) -> None:
         """One record for all of it, and the leases in step."""
         runs = runs_of(done)
-        entries = [*entries, *(Acked(lending.number, partition, first, after) for first, after in runs)]
+        stuck = self._ledger.state.setbacks.stuck(lending.number, partition)
+        if stuck:  # nobody waits for those any more
+            entries = [*entries, *(stuck[number]._replace(attempts=0) for number in done if number in stuck)]
+        if len(runs) == 1:
+            entries = [*entries, Acked(lending.number, partition, *runs[0])]
+        elif runs:
+            entries = [*entries, AckedRuns(lending.number, partition, tuple(chain.from_iterable(runs)))]
         if not entries:
             return
         end = self._outcomes.write(lending, entries, now)
+        loans = lending.loans
         for first, after in runs:
-            lending.loans.settle(partition, first, after)
-            self._ledger.undo_with(end, partial(lending.loans.give_back, partition, first, after))
+            loans.settle(partition, first, after)
+        self._ledger.undo_with(end, lambda: _give_back(loans, partition, runs))
         acked = len(done) - sum(isinstance(entry, Retry | DeadLetter) for entry in entries)
         self._metrics.settled[lending.topic, lending.app, "ack"] += acked
         lending.loans.offer(partition)
@@ -302,7 +312,9 @@ class Settling:
 
     # --- retries -----------------------------------------------------------------------------------------------
 
-    def _settle_retries(self, lending: Lending, subscription: Subscription, wishes: list[Wish], now: Now) -> None:
+    def _settle_retries(
+        self, connection: Connection, lending: Lending, subscription: Subscription, wishes: list[Wish], now: Now
+    ) -> None:
         policy = subscription.consumer
         assert policy is not None
         entries: list[Entry] = []
@@ -313,6 +325,9 @@ class Settling:
                 if 0 < wish.number < retries.next_id:
                     continue  # a late double
                 raise AckError(f"there is no retry {wish.number}")
+            holder = lending.retries.holder(row.id)
+            if wish.outcome != DONE and holder != connection.port.id:
+                continue  # a late double: the attempt it speaks of was counted when it ended
             if wish.outcome == DONE:
                 entries.append(Retried(row.id))
                 self._metrics.settled[lending.topic, lending.app, "ack"] += 1
@@ -409,6 +424,11 @@ class Settling:
                 waits_for_sync=False,
             )
         )
+
+
+def _give_back(loans: Loans, partition: int, runs: list[tuple[int, int]]) -> None:
+    for first, after in runs:
+        loans.give_back(partition, first, after)
 
 
 def _wish_of(index: int, type: int) -> Wish:

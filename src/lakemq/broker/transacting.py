@@ -19,6 +19,7 @@ from lakemq.broker.metrics import Metrics
 from lakemq.broker.sessions import Connection, Sessions
 from lakemq.broker.undecided import Undecided
 from lakemq.broker.waiters import Buffers, CommandReply, Waiters
+from lakemq.checksum import crc32
 from lakemq.cluster.metadata import Topic
 from lakemq.delivery.transactions import (
     NO_ADDRESS,
@@ -203,7 +204,7 @@ class Transacting:
         if transaction is None or transaction.topic != topic.number or transaction.app != app:
             raise TransactionNotFoundError(f"there is no open transaction {tx_id!r}")
         if _check_messages(messages, message_count):
-            messages, message_count, index_count = self._without_known(topic, messages, index_count, now)
+            messages, message_count, index_count = self._without_known(topic, app, messages, index_count, now)
             if not message_count:
                 return self._ledger.end_position
         part = NewPart(partition, message_count, index_count, messages)
@@ -354,9 +355,9 @@ class Transacting:
         address = connection.port.address
         if commits and len(parts) == 1:
             owner = owner_of(topic.number, app)
-            note = pack_note(tx_id, (), owner, now.wall_ms, commits=True)
+            note = pack_note(tx_id, (), owner, now.wall_ms, app=app, commits=True)
             content = _Content(*parts[0], address, [])
-            end = self._store(topic, content, note, now)
+            end = self._store(topic, app, content, note, now)
             self._ledger.undo_with(end, self._transactions.commit_whole(tx_id, owner, now.wall_ms))
             return
         if not commits:
@@ -412,9 +413,11 @@ class Transacting:
                 raise SerializationError("there are bytes between the messages and the end of their list")
             if not self._access.leads(topic, found.partition):
                 raise NotLeaderError(f"partition {found.partition} of topic {topic.name!r} is not at this broker")
+            if topic.type == "ordered":
+                _check_keys(topic, messages, found.partition)
             count, index_count = block.count, found.index_count
             if _check_messages(messages, count):
-                messages, count, index_count = self._without_known(topic, messages, index_count, now)
+                messages, count, index_count = self._without_known(topic, app, messages, index_count, now)
             if count:
                 parts.append(NewPart(found.partition, count, index_count, messages))
         rates = self._sessions.rates_of(app, self._ledger.metadata, now.monotonic_ms)
@@ -426,11 +429,13 @@ class Transacting:
             raise RateLimitedError("the app has used up its rate for sending")
         return parts
 
-    def _without_known(self, topic: Topic, messages: Buffer, index_count: int, now: Now) -> tuple[Buffer, int, int]:
+    def _without_known(
+        self, topic: Topic, app: str, messages: Buffer, index_count: int, now: Now
+    ) -> tuple[Buffer, int, int]:
         """Messages, their number and that of their indexes, without those whose ids are known."""
         kept: list[Buffer] = []
         view = memoryview(messages)
-        for key, indexes, start, end in _walk(topic.number, messages):
+        for key, indexes, start, end in _walk(topic.number, app, messages):
             if key is not None and self._ledger.state.uniq_ids.find(key, now.wall_ms) is not None:
                 index_count -= indexes
             else:
@@ -493,8 +498,9 @@ class Transacting:
         assert topic is not None, "whoever asks has named it"
         contents = list(self._contents(transaction, range(len(transaction.parts))))
         if len(contents) == 1:
-            note = pack_note(transaction.tx_id, (), transaction.owner, now.wall_ms, commits=True)
-            end = self._store(topic, contents[0], note, now)
+            app = transaction.app
+            note = pack_note(transaction.tx_id, (), transaction.owner, now.wall_ms, app=app, commits=True)
+            end = self._store(topic, app, contents[0], note, now)
             undo = self._transactions.commit_whole(transaction.tx_id, transaction.owner, now.wall_ms)
             self._decided(transaction, undo, end, now)
         else:
@@ -556,10 +562,11 @@ class Transacting:
 
     def _deliver_all(self, topic: Topic, transaction: Transaction, contents: list[_Content], now: Now) -> None:
         for content in contents:
-            end = self._store(topic, content, pack_note(transaction.tx_id, content.numbers), now)
+            note = pack_note(transaction.tx_id, content.numbers, app=transaction.app)
+            end = self._store(topic, transaction.app, content, note, now)
             self._ledger.undo_with(end, self._transactions.deliver(transaction.tx_id, content.numbers))
 
-    def _store(self, topic: Topic, content: _Content, note: bytes, now: Now) -> int:
+    def _store(self, topic: Topic, app: str, content: _Content, note: bytes, now: Now) -> int:
         partition, message_count, index_count, messages, address, _ = content
         first_index, _, end = self._ledger.append_messages(
             topic.number,
@@ -571,9 +578,10 @@ class Transacting:
             client_address=address,
             note=note,
         )
+        self._ledger.state.expiring.apply(topic.number, partition, messages)
         if bytes(messages).find(_UNIQ_MARK) >= 0:
             index = first_index
-            for key, indexes, _, _ in _walk(topic.number, messages):
+            for key, indexes, _, _ in _walk(topic.number, app, messages):
                 if key is not None:
                     self._remember(key, Place(partition, index, end, now.wall_ms))
                 index += indexes
@@ -693,7 +701,16 @@ def _check_messages(messages: Buffer, count: int) -> bool:
     return has_id
 
 
-def _walk(topic: int, messages: Buffer) -> Iterator[tuple[UniqKey | None, int, int, int]]:
+def _check_keys(topic: Topic, messages: Buffer, partition: int) -> None:
+    """A client that has not heard that the topic grew would spread one key over two partitions."""
+    at = 0
+    while at < len(messages):
+        fields, at = read_fields(messages, at)
+        if fields.business_id and crc32(fields.business_id) % topic.partition_count != partition:
+            raise NotLeaderError(f"topic {topic.name!r} has {topic.partition_count} partitions: ask where it is")
+
+
+def _walk(topic: int, sender: str, messages: Buffer) -> Iterator[tuple[UniqKey | None, int, int, int]]:
     """Of each message: the key of its id if it has one, how many indexes it takes, where it begins and ends."""
     at = 0
     while at < len(messages):
@@ -706,5 +723,5 @@ def _walk(topic: int, messages: Buffer) -> Iterator[tuple[UniqKey | None, int, i
             except LakeMQError:  # not ours to refuse
                 uniq_id = None
             if uniq_id:
-                key = topic, fields.app.decode(errors="replace"), uniq_id
+                key = topic, fields.app.decode(errors="replace") or sender, uniq_id
         yield key, fields.flag if fields.system_code & BATCH_BIT else 1, start, at

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from lakemq.cli import app as apps
-from lakemq.cli import bench, broker, config, doctor, group, message, storage, topic
+from lakemq.cli import bench, broker, config, dead, delay, doctor, group, job, message, retry, storage, topic
 from lakemq.cli.failure import INTERRUPTED, describe, exit_code_of
 from lakemq.cli.options import OUTPUTS, Chosen, RootGroup, chosen
 from lakemq.errors import LakeMQError
@@ -94,6 +94,10 @@ app.command()(message.tail)
 app.add_typer(topic.app, name="topic")
 app.add_typer(apps.app, name="app")
 app.add_typer(group.app, name="group")
+app.add_typer(dead.app, name="dead")
+app.add_typer(retry.app, name="retry")
+app.add_typer(delay.app, name="delay")
+app.add_typer(job.app, name="job")
 app.add_typer(broker.app, name="broker")
 app.add_typer(storage.app, name="storage")
 app.add_typer(config.app, name="config")

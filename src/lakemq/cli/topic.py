@@ -105,6 +105,51 @@ def rm(ctx: typer.Context, name: Name, execute: Execute = False) -> None:
     print_one(api.call("DELETE", ("topics", name)), chosen(ctx).output)
 
 
+@app.command()
+def resend(
+    ctx: typer.Context,
+    name: Name,
+    partition: Annotated[int | None, typer.Option(min=0, help="Of this one.  [default: all, by time]")] = None,
+    first: Annotated[int | None, typer.Option(min=0, help="From this offset on; needs --partition.")] = None,
+    last: Annotated[int | None, typer.Option(min=0, help="Up to this offset, with it.")] = None,
+    since: Annotated[str | None, typer.Option(help="Stored then or later: -2h, 2026-11-15T14:00.")] = None,
+    until: Annotated[str | None, typer.Option(help="Stored then or before.")] = None,
+    to_topic: Annotated[str | None, typer.Option(help="To another topic.  [default: the same]")] = None,
+    per_second: Annotated[int, typer.Option(min=0, help="No more than so many a second; 0: as fast as it goes.")] = 0,
+    execute: Annotated[
+        bool, typer.Option("--execute", "--yes", help="Do it; without this, only say what would be done.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait until it is done, or leave the broker to it.")
+    ] = True,
+) -> None:
+    """Append copies of stored messages, for all who receive the topic; LAKEMQ_RESENT says where each comes from."""
+    from lakemq.cli.admin_api import AdminApi
+    from lakemq.cli.following import BY, follow, given, when_ms
+    from lakemq.cli.printing import print_rows, remark
+
+    wish = given(
+        partition=partition,
+        first=first,
+        last=last,
+        from_ms=when_ms(since, "--since"),
+        until_ms=when_ms(until, "--until"),
+        to_topic=to_topic,
+    )
+    api = AdminApi(chosen(ctx))
+    body = {**wish, "per_second": per_second, "execute": execute, "by": BY}
+    done = api.call("POST", ("topics", name, "resend"), body)
+    if done["job"] is not None:
+        follow(api, done["job"], chosen(ctx).output, waits=wait)
+        return
+    print_rows(done["partitions"], ("partition", "first", "last", "count"), chosen(ctx).output)
+    about = "about " if done["is_estimate"] else ""
+    remark(
+        f"nothing was copied: {done['count']} messages, {about}{done['bytes']} bytes would be, to {done['to_topic']}"
+        f"{'' if execute else '; add --execute'}"
+    )
+
+
 def roles(subscription: dict[str, Any]) -> dict[str, Any]:
     """A subscription in short."""
     names = [role for role in ("producer", "consumer") if subscription[role] is not None]

@@ -1,4 +1,4 @@
-"""Administration over HTTP: topics, apps, tokens and subscriptions.
+"""Administration over HTTP: topics, apps, tokens and subscriptions; messages that failed, wait or are sent again.
 
 A small client for the broker's REST interface under /v1. Errors come as JSON and are raised as the classes they are on
 the wire.
@@ -6,15 +6,16 @@ the wire.
 
 import http.client
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from lakemq.client.errors import AdminError, BrokerUnreachableError
 from lakemq.errors import BadParameterError, LakeMQError, TopicNotFoundError, from_status
 
 Json = Any  # whatever the interface answers
 Policy = bool | Mapping[str, Any]
+_BY = "client"
 
 
 class AdminClient:
@@ -85,6 +86,113 @@ class AdminClient:
         if consumer is not False:
             body["consumer"] = {} if consumer is True else dict(consumer)
         return self.call("PUT", "subscriptions", body)
+
+    # --- dead letters: `filters` are topic, app, cause, text, from_ms, until_ms, first_id, last_id -----------------
+
+    def dead_letters(self, *, order: str = "newest", with_bodies: bool = False, **filters: Any) -> Iterator[Json]:
+        """Those that match, asked for page by page."""
+        wish = {"order": order, "with_bodies": with_bodies, **filters}
+        return self._pages("dead-letters", wish)
+
+    def dead_letter(self, id: int) -> Json:
+        """One, with its body (base64), its text if it is UTF-8, attributes, and where it comes from."""
+        return self.call("GET", f"dead-letters/{id}")
+
+    def edit_dead_letter(self, id: int, *, by: str = _BY, **change: Any) -> Json:
+        """Change its `text` or `body` (base64), its `key`, or some `attributes`; None takes one away."""
+        return self.call("PUT", f"dead-letters/{id}", {**change, "by": by})
+
+    def resend_dead_letter(self, id: int, *, to: str = "app", by: str = _BY) -> Json:
+        """Give it to the app that failed, or to="topic": to all who receive that."""
+        return self.call("POST", f"dead-letters/{id}/resend", {"to": to, "by": by})
+
+    def delete_dead_letter(self, id: int, *, by: str = _BY) -> Json:
+        """It is gone for good."""
+        return self.call("DELETE", _target(f"dead-letters/{id}", {"by": by}))
+
+    def resend_dead_letters(
+        self, *, to: str = "app", per_second: int = 0, execute: bool = False, by: str = _BY, **filters: Any
+    ) -> Json:
+        """How many that would be; with `execute` a job does it: ask `job` how far it is."""
+        wish = {"to": to, "per_second": per_second, "execute": execute, "by": by, **filters}
+        return self.call("POST", "dead-letters/resend", wish)
+
+    def delete_dead_letters(self, *, per_second: int = 0, execute: bool = False, by: str = _BY, **filters: Any) -> Json:
+        """How many that would be; with `execute` a job does it."""
+        wish = {"per_second": per_second, "execute": execute, "by": by, **filters}
+        return self.call("POST", "dead-letters/delete", wish)
+
+    def dead_letter_audit(self, limit: int = 100) -> Json:
+        """What operators did with dead letters, newest first."""
+        return self.call("GET", _target("dead-letters/audit", {"limit": limit}))
+
+    # --- retries, delays, copies ---------------------------------------------------------------------------------
+
+    def retries(self, topic: str, app: str) -> Iterator[Json]:
+        """The messages of an app that wait to be tried again."""
+        return self._pages("retries", {"topic": topic, "app": app})
+
+    def retry_now(
+        self, topic: str, app: str, ids: list[int] | None = None, *, execute: bool = False, by: str = _BY
+    ) -> Json:
+        """Have these, or all, tried at once."""
+        wish = {"topic": topic, "app": app, "ids": ids, "execute": execute, "by": by}
+        return self.call("POST", "retries/now", wish)
+
+    def give_up_retries(
+        self, topic: str, app: str, ids: list[int] | None = None, *, execute: bool = False, by: str = _BY
+    ) -> Json:
+        """Make dead letters of these, or of all."""
+        wish = {"topic": topic, "app": app, "ids": ids, "execute": execute, "by": by}
+        return self.call("POST", "retries/drop", wish)
+
+    def delays(self, topic: str | None = None) -> Iterator[Json]:
+        """The messages that wait until they are due."""
+        return self._pages("delays", {"topic": topic})
+
+    def cancel_delay(self, id: int, *, by: str = _BY) -> Json:
+        """A message that waits is not delivered at all."""
+        return self.call("DELETE", _target(f"delays/{id}", {"by": by}))
+
+    def resend_range(self, topic: str, *, execute: bool = False, by: str = _BY, **wish: Any) -> Json:
+        """Append copies: of `partition` from `first` to `last`, or stored between `from_ms` and `until_ms`.
+
+        `to_topic` is another topic, `per_second` a rate. Only says what it would do, unless `execute`.
+        """
+        body = {"execute": execute, "by": by, **wish}
+        return self.call("POST", f"topics/{quote(topic, safe='')}/resend", body)
+
+    # --- long work -----------------------------------------------------------------------------------------------
+
+    def jobs(self) -> Json:
+        """Those that run, and the last that have ended, newest first."""
+        return self.call("GET", "jobs")
+
+    def job(self, id: int) -> Json:
+        """How far one is."""
+        return self.call("GET", f"jobs/{id}")
+
+    def cancel_job(self, id: int, *, by: str = _BY) -> Json:
+        """It goes no further; what is done stays done."""
+        return self.call("DELETE", _target(f"jobs/{id}", {"by": by}))
+
+    def _pages(self, path: str, wish: Mapping[str, Any]) -> Iterator[Json]:
+        more: dict[str, Any] = {}
+        while True:
+            page = self.call("GET", _target(path, {**wish, **more}))
+            yield from page["rows"]
+            if page["next"] is None:
+                return
+            more = {"after": page["next"]}
+
+
+def _target(path: str, query: Mapping[str, Any]) -> str:
+    said = {
+        name: str(value).lower() if isinstance(value, bool) else value
+        for name, value in query.items()
+        if value is not None
+    }
+    return f"{path}?{urlencode(said)}" if said else path
 
 
 def _read(status: int, data: bytes) -> Json:

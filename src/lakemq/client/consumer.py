@@ -178,10 +178,10 @@ class ConsumerCore:
         error = answer.error
         if error is None:
             refused = lease.judged(end, answer.result())
+            lease.unheard = lease.unheard + 1 if refused else 0
             for place, code in refused:
                 self._refused(lease, place, from_status(code, f"{self.topic}, partition {lease.partition}"))
             if not refused:
-                lease.unheard = 0
                 self._go_on(lease)
         elif isinstance(error, _NOT_KNOWN):
             self._can_judge = False
@@ -202,7 +202,6 @@ class ConsumerCore:
             lease.reopen(place)
             verdict.on_refused(error)
         else:
-            lease.unheard += 1
             lease.wait_ms = self._core.now_ms + self._core.pause(lease.unheard)
 
     def _go_on(self, lease: Lease) -> None:

@@ -104,6 +104,25 @@ class AckIndexes:
 
         return undo_all
 
+    def settle_runs(self, subscription: int, partition: int, runs: Iterable[tuple[int, int]]) -> Undo:
+        """`settle` for many runs, taken back together."""
+        places = self._places.setdefault(subscription, {})
+        place = places.get(partition)
+        if place is None:
+            place = places[partition] = _Place()
+        index, beyond = place.index, place.beyond
+        undo = beyond.add_all([(max(first, index), after) for first, after in runs if after > index])
+        run = beyond.first_run
+        if run is not None and run[0] <= index:
+            place.index = run[1]
+            beyond.cut(*run)
+
+        def undo_all() -> None:
+            place.index = index
+            undo()
+
+        return undo_all
+
     def rows(self) -> list[AckRow]:
         """Every index."""
         return [

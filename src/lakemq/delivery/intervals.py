@@ -79,6 +79,30 @@ class Intervals:
 
         return undo
 
+    def add_all(self, runs: Iterable[tuple[int, int]]) -> Undo:
+        """Put in many runs; taken back together."""
+        before = self._bounds.copy()
+        for first, after in runs:
+            self._put(first, after)
+        return lambda: self._bounds.__setitem__(slice(None), before)
+
+    def _put(self, first: int, after: int) -> None:
+        bounds = self._bounds
+        low = bisect_left(bounds, first)
+        high = bisect_right(bounds, after, low)
+        if low == high:  # it touches no other run, unless it is within one
+            if not low % 2:
+                bounds[low:low] = (first, after)
+            return
+        bounds[low:high] = ([first] if not low % 2 else []) + ([after] if not high % 2 else [])
+
+    def cut(self, first: int, after: int) -> None:
+        """`remove` for those who never take it back."""
+        bounds = self._bounds
+        low = bisect_left(bounds, first)
+        high = bisect_right(bounds, after, low)
+        bounds[low:high] = ([first] if low % 2 else []) + ([after] if high % 2 else [])
+
     def gap_from(self, number: int) -> tuple[int, int | None]:
         """The first number not in it from there on, and where the next run begins behind that; None if none does."""
         bounds = self._bounds

@@ -9,8 +9,10 @@ Pure and in memory only: after a restart nothing is lent, and what was not acked
 """
 
 import heapq
+from bisect import bisect_right, insort
 from collections.abc import Iterable
 from itertools import count
+from operator import attrgetter
 
 from lakemq.delivery.intervals import Intervals
 
@@ -37,6 +39,9 @@ class Lease:
         self.keys = keys  # of its messages, where messages of one key must keep their order
         self.open = Intervals([(first_index, next_index)])  # not settled yet
         self.is_over = False
+
+
+_first_index = attrgetter("first_index")
 
 
 class _Partition:
@@ -95,7 +100,16 @@ class Loans:
 
     def lease_of(self, partition: int, index: int) -> Lease | None:
         """The lease that has that message and has not settled it."""
-        return next((lease for lease in self.leases(partition) if index in lease.open), None)
+        lease = self._lease_at(self._partitions.get(partition), index)
+        return lease if lease is not None and index in lease.open else None
+
+    def _lease_at(self, known: _Partition | None, index: int) -> Lease | None:
+        """Leases of one partition do not overlap and are in order."""
+        if known is None:
+            return None
+        at = bisect_right(known.leases, index, key=_first_index) - 1
+        lease = known.leases[at] if at >= 0 else None
+        return lease if lease is not None and index < lease.next_index else None
 
     def held_count(self, consumer: int) -> int:
         """How many partitions one consumer has something of."""
@@ -104,6 +118,9 @@ class Loans:
     def may_settle(self, partition: int, consumer: int, first: int, after: int, beyond: Intervals) -> bool:
         """Whether all of these messages are that consumer's, or were lent and are nobody's now, or are settled."""
         known = self._partitions.get(partition)
+        lease = self._lease_at(known, first)
+        if lease is not None and after <= lease.next_index and lease.consumer == consumer:
+            return True  # as nearly always
         left = Intervals([(first, after)])
         for run in beyond.within(first, after):
             left.remove(*run)
@@ -134,7 +151,7 @@ class Loans:
     def lend(self, lease: Lease) -> None:
         """Give messages to a consumer."""
         known = self._partitions.setdefault(lease.partition, _Partition())
-        known.leases.append(lease)
+        insort(known.leases, lease, key=_first_index)
         known.returned.remove(lease.first_index, lease.next_index)
         known.pull_index = max(known.pull_index, lease.next_index)
         self._held.setdefault(lease.consumer, {})[lease] = None
@@ -147,13 +164,21 @@ class Loans:
         if known is None:
             return
         if known.returned:
-            known.returned.remove(first, after)
-        known.pull_index = max(known.pull_index, after) if first <= known.pull_index else known.pull_index
+            known.returned.cut(first, after)
+        if first <= known.pull_index < after:
+            known.pull_index = after
+        lease = self._lease_at(known, first)
+        if lease is not None and after <= lease.next_index:  # as nearly always
+            self._settle_in(lease, first, after)
+            return
         for lease in list(known.leases):
             if lease.first_index < after and first < lease.next_index:
-                lease.open.remove(first, after)
-                if not lease.open:
-                    self._end(lease)
+                self._settle_in(lease, first, after)
+
+    def _settle_in(self, lease: Lease, first: int, after: int) -> None:
+        lease.open.cut(first, after)
+        if not lease.open:
+            self._end(lease)
 
     def give_back(self, partition: int, first: int, after: int) -> None:
         """These messages are not done with after all: lend them again."""

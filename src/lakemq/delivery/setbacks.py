@@ -66,6 +66,11 @@ class Setbacks:
             return 0
         return max((times for begin, (end, times) in ended.items() if begin < after and first < end), default=0)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether any lease is known to have run out."""
+        return bool(self._ended)
+
     def forget_below(self, subscription: int, partition: int, index: int) -> None:
         """The app is past it."""
         key = subscription, partition

@@ -12,6 +12,8 @@ from typing import NamedTuple
 _ACKED = struct.Struct(">ihqq")
 _SIZE = struct.Struct(">I")
 _ACKED_KIND = 1
+_RUNS = struct.Struct(">ihI")
+_RUNS_KIND = 10
 
 
 class Acked(NamedTuple):
@@ -21,6 +23,19 @@ class Acked(NamedTuple):
     partition: int
     first_index: int
     next_index: int
+
+
+class AckedRuns(NamedTuple):
+    """The same of many runs: first and next index of each, one after the other."""
+
+    subscription: int
+    partition: int
+    bounds: tuple[int, ...]
+
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """The runs as pairs."""
+        return list(zip(self.bounds[::2], self.bounds[1::2], strict=True))
 
 
 class Retry(NamedTuple):
@@ -111,7 +126,7 @@ class Edited(NamedTuple):
     time_ms: int
 
 
-Entry = Acked | Retry | Retried | DeadLetter | Buried | Stuck | LeaseEnded | Moved | Edited
+Entry = Acked | AckedRuns | Retry | Retried | DeadLetter | Buried | Stuck | LeaseEnded | Moved | Edited
 
 CAUSES = ("exhausted", "expired", "rate", "filter", "asked")
 _KINDS: dict[int, type[Retry | Retried | DeadLetter | Buried | Stuck | LeaseEnded | Moved | Edited]] = {
@@ -133,6 +148,10 @@ def pack_entries(entries: Iterable[Entry]) -> bytes:
     for entry in entries:
         if isinstance(entry, Acked):  # by far the most
             parts.append(b"\1" + _ACKED.pack(*entry))
+        elif isinstance(entry, AckedRuns):
+            count = len(entry.bounds)
+            head = bytes([_RUNS_KIND]) + _RUNS.pack(entry.subscription, entry.partition, count)
+            parts.append(head + struct.pack(f">{count}q", *entry.bounds))
         else:
             data = json.dumps(entry, separators=(",", ":")).encode()
             parts.append(bytes([_NUMBERS[type(entry)]]) + _SIZE.pack(len(data)) + data)
@@ -148,6 +167,12 @@ def unpack_entries(payload: bytes | memoryview) -> Iterator[Entry]:
         if kind == _ACKED_KIND:
             yield Acked(*_ACKED.unpack_from(payload, at))
             at += _ACKED.size
+            continue
+        if kind == _RUNS_KIND:
+            subscription, partition, count = _RUNS.unpack_from(payload, at)
+            at += _RUNS.size
+            yield AckedRuns(subscription, partition, struct.unpack_from(f">{count}q", payload, at))
+            at += count * 8
             continue
         size = _SIZE.unpack_from(payload, at)[0]
         at += _SIZE.size

@@ -185,14 +185,22 @@ def pack_carried(tx_id: str, number: int, part: Part, messages: Buffer) -> tuple
     return head + bytes(messages), len(head)
 
 
-def pack_note(tx_id: str, numbers: Sequence[int], owner: int = 0, now_ms: int = 0, *, commits: bool = False) -> bytes:
-    """The note of messages that came out of a transaction: which parts of it they are.
+def pack_note(
+    tx_id: str, numbers: Sequence[int], owner: int = 0, now_ms: int = 0, *, app: str = "", commits: bool = False
+) -> bytes:
+    """The note of messages that came out of a transaction: which parts of it they are, and who sent them.
 
     With `commits` the messages are all of it, and the note decides it too.
     """
     name = tx_id.encode()
     head = _NOTE.pack(NOTE_MARK, commits * _COMMITS, now_ms, owner, len(name), len(numbers))
-    return head + name + b"".join(map(_NUMBER.pack, numbers))
+    return head + name + b"".join(map(_NUMBER.pack, numbers)) + app.encode()
+
+
+def sender_of(note: Buffer) -> str:
+    """The app that a note names."""
+    length, count = _NOTE.unpack_from(note)[4:]
+    return bytes(note[_NOTE.size + length + count * _NUMBER.size :]).decode()
 
 
 # --- the fold --------------------------------------------------------------------------------------------------

@@ -117,6 +117,8 @@ def tag_hash(attributes: bytes) -> int:
     if attributes.count(b"TAGS") == 1:
         for line in attributes.split(b"\n"):
             if line.startswith(b"TAGS=") and line[5:6] not in (b" ", b"\t", b"\f"):
+                if b"," in line:  # several tags: each of them counts
+                    return UNKNOWN_TAG
                 return max(crc32(line[5:]), 2)
     return UNKNOWN_TAG
 

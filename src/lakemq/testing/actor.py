@@ -14,7 +14,7 @@ from lakemq.broker.references import ATTEMPT, ORIGIN_INDEX, ORIGIN_PARTITION
 from lakemq.clock import Clock
 from lakemq.envelope import open_fields
 from lakemq.message import BatchMessage
-from lakemq.record import BATCH_BIT, COMPRESSED_BIT, MessageFields, read_fields
+from lakemq.record import BATCH_BIT, COMPRESSED_BIT, Buffer, MessageFields, read_fields
 from lakemq.testing.history import Delivered, History, violate
 from lakemq.testing.net import At, Link, Network, Weather
 from lakemq.wire.commands import Ack, Command, decode_response, encode_request
@@ -270,10 +270,10 @@ class Client:
             elif fields.system_code & (BATCH_BIT | COMPRESSED_BIT):
                 opened = open_fields(fields)
                 each = opened.messages() if isinstance(opened, BatchMessage) else [opened]
-                members = [history.body_of(topic, partition, one.index, one.body) for one in each]
+                members = [history.body_of(topic, partition, one.index, one.body, self.left_ms) for one in each]
                 found += [one._replace(carrier=fields.index) for one in members]
             else:
-                found.append(history.body_of(topic, partition, fields.index, fields.body))
+                found.append(history.body_of(topic, partition, fields.index, fields.body, self.left_ms))
         return partition if partition is not None else -1, found
 
     def _open_retry(self, topic: str, fields: MessageFields) -> Delivered:
@@ -283,9 +283,20 @@ class Client:
         if isinstance(message, BatchMessage) or not {ATTEMPT, ORIGIN_PARTITION, ORIGIN_INDEX} <= set(said):
             violate("I03", f"{topic}: {fields} is no retry")
         place = int(said[ORIGIN_PARTITION]), int(said[ORIGIN_INDEX])
-        one = self.stage.history.body_of(topic, *place, message.body)
+        one = self.stage.history.body_of(topic, *place, message.body, self.left_ms)
         self.stage.history.counts["retries delivered"] += 1
         return one._replace(index=fields.index, carrier=fields.index, attempt=int(said[ATTEMPT]))
+
+
+def bodies_of(messages: Buffer) -> list[bytes]:
+    """What was sent, taken out of stored messages."""
+    found: list[bytes] = []
+    at = 0
+    while at < len(messages):
+        fields, at = read_fields(messages, at)
+        opened = open_fields(fields)
+        found += [one.body for one in opened.messages()] if isinstance(opened, BatchMessage) else [opened.body]
+    return found
 
 
 def ignore(status: int, ack: Ack | None) -> None:

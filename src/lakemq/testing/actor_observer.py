@@ -5,6 +5,7 @@ from collections.abc import Callable
 from lakemq.testing.actor import Client, Stage, ignore
 from lakemq.testing.history import violate
 from lakemq.testing.net import Weather
+from lakemq.testing.rules import FILTERS
 from lakemq.wire.commands import Ack, Command
 from lakemq.wire.consume import (
     ACK_INDEX,
@@ -23,7 +24,7 @@ from lakemq.wire.consume import (
 from lakemq.wire.coordinate import AssignmentWish, FetchAssignedPartition, FindCoordinator
 from lakemq.wire.dialect import Form
 from lakemq.wire.metadata import FetchCluster
-from lakemq.wire.own import FetchRange, PartitionTime, TopicTimes
+from lakemq.wire.own import FetchRange, PartitionTime, SetFilter, TopicTimes
 from lakemq.wire.produce import (
     FetchProduceFeedback,
     ProduceMessageCommit,
@@ -37,11 +38,21 @@ class Observer(Client):
     """Reads by partition without leases, asks where its app stands, and everything else that can be asked."""
 
     def __init__(
-        self, stage: Stage, name: str, app: str, form: Form, weather: Weather, gap_ms: int, *, seeks: bool
+        self,
+        stage: Stage,
+        name: str,
+        app: str,
+        form: Form,
+        weather: Weather,
+        gap_ms: int,
+        *,
+        seeks: bool,
+        filters: bool = False,
     ) -> None:
         super().__init__(stage, name, app, form, weather)
         self._gap_ms = gap_ms
         self._seeks = seeks
+        self._filters = filters and not self.is_joyqueue
         self._next: dict[tuple[str, int], int] = {}
 
     def introduced(self) -> None:
@@ -62,6 +73,8 @@ class Observer(Client):
             self._stand(topic)
         elif draw < 0.78 and self._seeks:
             self._seek(topic)
+        elif draw < 0.8 and self._filters:
+            self._filter(topic)
         else:
             self._chat(topic)
 
@@ -133,6 +146,12 @@ class Observer(Client):
 
         command = CommitAckIndex((TopicIndexes(topic, (PartitionIndex(partition, index),)),), self.app)
         self.ask(command, lambda status, ack: over(), over)
+
+    def _filter(self, topic: str) -> None:
+        """The app wants other messages from now on."""
+        text = self.stage.rng.choice(list(FILTERS))
+        self.stage.history.rules_of(topic, self.app).filters.add(text)
+        self.ask(SetFilter(topic, self.app, text), ignore)
 
     # --- everything else -------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Producers of the simulation: every level, shape and dialect, some nonsense, and retries of what may be lost."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,15 @@ from lakemq.message import BatchItem, BatchMessage, Message, Qos
 from lakemq.testing.actor import ROLE_CODES, Client, Stage, ignore
 from lakemq.testing.history import CarrierOf, Send, violate
 from lakemq.testing.net import Weather
+from lakemq.testing.rules import NEVER_MS
 from lakemq.wire.commands import Ack
 from lakemq.wire.dialect import Dialect, Form, header_qos, level_of_qos
 from lakemq.wire.messages import MessageBlock
 from lakemq.wire.produce import ProduceMessage, TopicProduce
 from lakemq.wire.session import AddProducer, Heartbeat
+
+_LEVEL_MS = 1000  # of DELAY_LEVEL 1
+_FAR_MS = 20 * 86_400_000  # further than all clocks are ever set
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,9 @@ class ProducerHabits:
     repeats: float = 0.1  # of those that have an id and are known to be stored
     nonsense: float = 0.02
     key_count: int = 4
+    marks: float = 0.0  # of its messages have attributes that filters look at
+    delays: float = 0.0  # are to wait
+    expires: float = 0.0  # are worth nothing after a while
 
 
 class Producer(Client):
@@ -45,8 +52,7 @@ class Producer(Client):
         self.habits = habits
         self.sent_count = 0
         self._outstanding = 0
-        self._again: list[tuple[str, CarrierOf, bytes]] = []  # topic, what, and its bytes
-        self._bytes_of: dict[int, bytes] = {}  # by the first payload of a carrier
+        self._again: list[tuple[Send, CarrierOf, bytes]] = []  # what was sent before, and its bytes
 
     @property
     def is_idle(self) -> bool:
@@ -81,10 +87,13 @@ class Producer(Client):
         if not living:
             return
         if self._again and rng.random() < 0.5:
-            topic, carrier, data = self._again.pop(0)
-            if not stage.topics[topic].is_gone:
+            before, carrier, data = self._again.pop(0)
+            if not stage.topics[before.topic].is_gone:
                 level = rng.choice([one for one in habits.levels if one is not Qos.NO] or [Qos.FLUSH])
-                self._request([self._entry(topic, level, [carrier], [data], -1, 0, "")], self._bits(level))
+                entry = self._entry(before.topic, level, [carrier], [data], -1, 0, "")
+                if before.due_ms:
+                    stage.history.delay(entry[1], before.due_ms, before.due_latest_ms)
+                self._request([entry], self._bits(level))
             return
         level = rng.choice(habits.levels)
         if rng.random() < habits.nonsense:
@@ -104,7 +113,8 @@ class Producer(Client):
 
     def probe(self, topic: str, partition: int) -> int:
         """One more message, when all else is done; returns its payload."""
-        entry, send, _ = self._made(topic, Qos.FLUSH, partition, 0)
+        carrier, data = self._carrier(topic, "", partition, is_batch=False)  # a key would choose for itself
+        entry, send, _ = self._entry(topic, Qos.FLUSH, [carrier], [data], partition, 0, "")
         self._request([(entry, send, ())], self._bits(Qos.FLUSH))
         return send.carriers[0].ids[0]
 
@@ -131,18 +141,54 @@ class Producer(Client):
         shape = rng.choice(habits.shapes)
         key = f"k{rng.randrange(habits.key_count)}"
         count = 1 if shape in ("single", "batch") else rng.randint(2, 4)
+        delay = self._delay() if rng.random() < habits.delays else {}
         carriers, datas = [], []
         for nth in range(count):
             is_batch = shape == "batch" or (shape == "mixed" and nth % 2 == 1)
-            carrier, data = self._carrier(topic, key, partition, is_batch=is_batch)
+            carrier, data = self._carrier(topic, key, partition, is_batch=is_batch, more=delay)
             carriers.append(carrier)
             datas.append(data)
-        return self._entry(topic, level, carriers, datas, partition, timeout_ms, "")
+        entry = self._entry(topic, level, carriers, datas, partition, timeout_ms, "")
+        self._note_delay(entry[1], delay)
+        return entry
 
-    def _carrier(self, topic: str, key: str, partition: int, *, is_batch: bool) -> tuple[CarrierOf, bytes]:
+    def _delay(self) -> dict[str, str]:
+        """When messages are to be delivered."""
+        rng = self.stage.rng
+        if rng.random() < 0.2:
+            return {"DELAY_LEVEL": "1"}
+        return {"DELIVER_AT": str(self.stage.clock.wall_ms() + rng.choice((-10, 30, 150, 500, 900)))}
+
+    def _note_delay(self, send: Send, delay: Mapping[str, str]) -> None:
+        history, now_ms = self.stage.history, self.stage.now_ms()
+        if "DELIVER_AT" in delay:
+            due_ms = int(delay["DELIVER_AT"])
+            history.delay(send, due_ms, max(due_ms, history.guarded(now_ms)))
+        elif delay:
+            history.delay(send, history.guarded(now_ms) + _LEVEL_MS, history.guarded(now_ms) + _LEVEL_MS)
+
+    def _wishes(self) -> tuple[dict[str, str], int]:
+        """Attributes that decide who gets a message, and when it expires."""
+        rng, attributes, expires_ms = self.stage.rng, {}, NEVER_MS
+        if rng.random() < self.habits.marks:
+            attributes["TAGS"] = rng.choice(("red", "blue", "green"))
+        if rng.random() < self.habits.marks:
+            attributes["size"] = str(rng.randint(0, 5))
+        if rng.random() < self.habits.expires:
+            wall_ms = self.stage.clock.wall_ms()
+            expires_ms = wall_ms + rng.choice((1, 60, 300))
+            attributes["EXPIRE"] = str(expires_ms)
+            if rng.random() < 0.5:
+                attributes["EXPIRE"], expires_ms = str(wall_ms + _FAR_MS), NEVER_MS
+        return attributes, expires_ms
+
+    def _carrier(
+        self, topic: str, key: str, partition: int, *, is_batch: bool, more: Mapping[str, str] | None = None
+    ) -> tuple[CarrierOf, bytes]:
         rng, stage = self.stage.rng, self.stage
         uniq_id = ""
-        attributes: dict[str, str] = {}
+        attributes, expires_ms = self._wishes()
+        attributes.update(more or {})
         if rng.random() < self.habits.unique:
             uniq_id = attributes["UNIQ_ID"] = f"{self.name}-{len(stage.history.payloads)}"
         common: dict[str, Any] = {
@@ -154,7 +200,8 @@ class Producer(Client):
             "compression": Compression.ZLIB if rng.random() < 0.05 else Compression.NONE,
             "is_ordered": stage.topics[topic].is_ordered and rng.random() < 0.5,
         }
-        made = [self._payload(topic, key) for _ in range(rng.randint(2, 4) if is_batch else 1)]
+        count = rng.randint(2, 4) if is_batch else 1
+        made = [self._payload(topic, key, attributes, expires_ms) for _ in range(count)]
         if is_batch:
             items = tuple(BatchItem(body=body, business_id=key) for _, body in made)
             data = pack(BatchMessage(items=items, **common))
@@ -162,9 +209,11 @@ class Producer(Client):
             data = pack(Message(body=made[0][1], **common))
         return CarrierOf(tuple(number for number, _ in made), uniq_id), data
 
-    def _payload(self, topic: str, key: str) -> tuple[int, bytes]:
+    def _payload(
+        self, topic: str, key: str, attributes: Mapping[str, str] | None = None, expires_ms: int = NEVER_MS
+    ) -> tuple[int, bytes]:
         filling = self.stage.rng.randbytes(self.stage.rng.randint(0, self.habits.body_bytes))
-        return self.stage.history.make_payload(self.name, topic, key, filling)
+        return self.stage.history.make_payload(self.name, topic, key, filling, attributes, expires_ms)
 
     def _entry(
         self,
@@ -234,14 +283,14 @@ class Producer(Client):
             return
         for carrier, data in zip(send.carriers, datas, strict=True):
             if self.stage.rng.random() < self.habits.retries:
-                self._again.append((send.topic, carrier, _unnamed(data)))
+                self._again.append((send, carrier, _unnamed(data)))
 
     def _once_more(self, entry: Entry) -> None:
         """The answer was lost on this side: what has an id may be sent again at any time."""
         _, send, datas = entry
         for carrier, data in zip(send.carriers, datas, strict=False):
             if carrier.uniq_id:
-                self._again.append((send.topic, carrier, _unnamed(data)))
+                self._again.append((send, carrier, _unnamed(data)))
 
     def _nonsense(self, topic: str, level: Qos) -> None:
         """What must be refused, and leave nothing."""
@@ -251,9 +300,10 @@ class Producer(Client):
         kinds += [] if self.is_joyqueue else ["crc"]
         what = rng.choice(kinds)
         partition = self._partition(topic)
+        key = "k0"
         if what == "partition":
-            partition = self.stage.topics[topic].partitions + 40
-        carrier, data = self._carrier(topic, "k0", partition, is_batch=False)
+            partition, key = self.stage.topics[topic].partitions + 40, ""  # a key would choose for itself
+        carrier, data = self._carrier(topic, key, partition, is_batch=False)
         if what == "delay":
             number, body = self._payload(topic, "k0")
             attributes = {"DELIVER_AT": "when it suits you"}

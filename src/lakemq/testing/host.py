@@ -62,7 +62,9 @@ class Host:
         self._expected: list[Moment] = []
         self._visible: dict[tuple[int, int], int] = {}  # by topic number
         self._offsets = [(0, clock.wall_ms() - clock.monotonic_ms())]  # since when, and what the guarded clock adds
+        self._latest_offset = self._offsets[0][1]
         history.guarded = self.guarded
+        history.guarded_max = self.guarded_max
         self._is_turn_coming = False
         self._is_collecting = False
         self._must_collect = False
@@ -71,10 +73,29 @@ class Host:
         """What the broker took for the time, at that monotonic time."""
         return at_ms + next(offset for since, offset in reversed(self._offsets) if since <= at_ms)
 
+    def guarded_max(self, since_ms: int, at_ms: int) -> int:
+        """The latest time that the broker has believed in between these."""
+        offsets = [offset for since, offset in self._offsets if since <= at_ms]
+        begun = [offset for since, offset in self._offsets if since <= since_ms]
+        return at_ms + max(offsets[max(len(begun) - 1, 0) :])
+
     def _note_offset(self, engine: Engine) -> None:
+        self._latest_offset = max(self._latest_offset, self._clock.wall_ms() - self._clock.monotonic_ms())
         offset = engine.broker.clock._offset_ms
         if offset is not None and offset != self._offsets[-1][1]:
             self._offsets.append((self._clock.monotonic_ms(), offset))
+
+    def set_clock_right(self) -> bool:
+        """The latest time that was ever shown counts from now on; True if the broker starts anew for that.
+
+        What became due by a clock that was ahead would else wait until the others have caught up.
+        """
+        latest = self._latest_offset
+        self._clock.jump_wall(latest - (self._clock.wall_ms() - self._clock.monotonic_ms()))
+        if self._offsets[-1][1] == latest:
+            return False
+        self.die("kill")
+        return True
 
     # --- acting ------------------------------------------------------------------------------------------------
 
@@ -265,6 +286,7 @@ class Host:
         self._check_recovered(engine)
         self._listen(engine)
         engine.broker.clock.read(engine.now())
+        engine.broker.delaying._clock.read(engine.now())
         self._note_offset(engine)
         self.engine = engine
         self._is_turn_coming = False

@@ -6,6 +6,7 @@ Numbers are those of reliability.md, section 4.
 from collections import Counter
 from dataclasses import dataclass, field
 
+from lakemq.delivery.settlement import DeadLetter
 from lakemq.message import Qos
 from lakemq.testing.history import AppKey, History, PartitionKey, Send, violate
 
@@ -31,6 +32,7 @@ class FinalState:
 
     partitions: dict[PartitionKey, PartitionRead] = field(default_factory=dict)
     ack_indexes: dict[AppKey, int] = field(default_factory=dict)
+    dead: list[tuple[AppKey, DeadLetter]] = field(default_factory=list)
     grown: frozenset[str] = frozenset()  # topics that got more partitions meanwhile
     ordered: frozenset[str] = frozenset()
     forgets_uniq_ids: bool = False  # the broker remembers so few that a copy may be stored
@@ -43,8 +45,11 @@ def check(history: History, final: FinalState) -> None:
     _check_seen(history, final)
     _check_origin(history, final)
     _check_copies(history, final, places)
+    _check_transactions(history, final, places)
+    _check_cancelled(history, places)
     _check_order(history, final)
     _check_keys(history, final, places)
+    _check_dead(history, final)
     _check_delivered(history, final)
 
 
@@ -66,14 +71,28 @@ def _places(final: FinalState) -> Places:
 def _check_acked(history: History, final: FinalState, places: Places) -> None:
     """Each acked message is where its producer was told, as far as its level promises for what broke."""
     for send in history.sends:
-        if send.outcome != "ok" or send.topic in history.dropped:
+        if send.outcome != "ok" or send.topic in history.dropped or send.transaction >= 0:
             continue
-        if send.qos in (Qos.FLUSH, Qos.WRITE):
+        if send.due_ms and send.qos is not Qos.NO:
+            _check_waited(history, final, send, places)
+        elif send.qos in (Qos.FLUSH, Qos.WRITE):
             _check_places(history, final, send)
         elif send.qos is Qos.RECEIVE and _must_be_written(history, send):
             missing = [one for carrier in send.carriers for one in carrier.ids if one not in places]
             if missing and not _may_be_retained(final, send.topic):
                 violate("I01", f"received, nothing broke after it, and {missing} are gone: {send}")
+
+
+def _check_waited(history: History, final: FinalState, send: Send, places: Places) -> None:
+    """What was to wait is somewhere now, unless an operator cancelled it."""
+    if _may_be_retained(final, send.topic):
+        return
+    if send.qos is not Qos.FLUSH and not _must_be_written(history, send):
+        return
+    for carrier in send.carriers:
+        for number in carrier.ids:
+            if number not in places and number not in history.cancelled:
+                violate("I01", f"message {number} was to wait, and is lost: {send}")
 
 
 def _check_places(history: History, final: FinalState, send: Send) -> None:
@@ -154,6 +173,26 @@ def _check_copies(history: History, final: FinalState, places: Places) -> None:
             violate("I04", f"message {payload} is at {found}; sent {attempts[payload]} times, {allowed} may be there")
 
 
+# --- I11, delays -----------------------------------------------------------------------------------------------------
+
+
+def _check_transactions(history: History, final: FinalState, places: Places) -> None:
+    """Each is there as a whole or not at all, as its producer was told."""
+    seen = {number for found in history.seen.values() for number in found.values()}
+    for one in history.transactions:
+        if one.topic not in history.dropped:
+            one.check(seen | set(places), may_be_retained=_may_be_retained(final, one.topic))
+
+
+def _check_cancelled(history: History, places: Places) -> None:
+    """What was cancelled while it waited never comes."""
+    tries = Counter(one for send in history.sends for carrier in send.carriers for one in carrier.ids)
+    for number, told_ms in history.surely_cancelled.items():
+        is_lost = any(when_ms >= told_ms for when_ms, _ in history.lost_tails)
+        if number in places and tries[number] == 1 and not is_lost:
+            violate("I12", f"message {number} was cancelled, and is at {places[number]}")
+
+
 # --- I10 -------------------------------------------------------------------------------------------------------------
 
 
@@ -166,11 +205,15 @@ def _check_order(history: History, final: FinalState) -> None:
             tries.update(carrier.ids)
             for payload in carrier.ids:
                 order.setdefault(payload, len(order))
+    apart = set(history.delayed)  # those come in an order of their own
+    for send in history.sends:
+        if send.transaction >= 0:
+            apart.update(one for carrier in send.carriers for one in carrier.ids)
     for key, read in final.partitions.items():
         last: dict[str, int] = {}
         for number in read.payloads:
             producer = history.payloads[number].producer
-            if tries[number] > 1:
+            if tries[number] > 1 or number in apart:
                 continue
             before = last.get(producer)
             if before is not None and order[before] > order[number]:
@@ -196,10 +239,32 @@ def _check_keys(history: History, final: FinalState, places: Places) -> None:
 # --- I06, I07, I13 ---------------------------------------------------------------------------------------------------
 
 
+def _check_dead(history: History, final: FinalState) -> None:
+    """No message is a dead letter twice, nor without a reason."""
+    known: dict[tuple[AppKey, int], DeadLetter] = {}
+    for key, row in final.dead:
+        standing = history.standing(key)
+        if row.message_index < standing.skipped_to or key[0] in history.dropped:
+            continue
+        if (key, row.message_index) in history.resent:
+            continue
+        before = known.setdefault((key, row.message_index), row)
+        if before is not row:
+            violate("I13", f"{key}: {row.message_index} is a dead letter twice: {before} and {row}")
+        number = history.seen.get((key[0], key[2]), {}).get(row.message_index, -1)
+        if row.cause == "expired":
+            if history.payloads[number].expires_ms > row.died_ms and not history.counts["fault clock jump"]:
+                violate("I13", f"{key}: {row} has not expired")
+        elif not standing.may_be_dead(row.message_index, history.rules_of(key[0], key[1])):
+            tries = standing.lends[row.message_index], standing.failures[row.message_index]
+            violate("I13", f"{key}: {row} was lent {tries[0]} times and failed {tries[1]} times")
+
+
 def _check_delivered(history: History, final: FinalState) -> None:
-    """Every app has had every message that was meant for it, and is at the end."""
+    """Every app has done with every message that was meant for it, or it is a dead letter; and it is at the end."""
+    dead = {(key, row.message_index) for key, row in final.dead}
     for key, index in final.ack_indexes.items():
-        topic, _, partition = key
+        topic, app, partition = key
         if topic in history.dropped:
             continue
         read = final.partitions.get((topic, partition))
@@ -208,7 +273,12 @@ def _check_delivered(history: History, final: FinalState) -> None:
             violate("I13", f"{key}: the ack index is {index}, the end {end}, and nothing is pending")
         history.check_passed(key, index, first)
         first = max(first, history.kept_from.get((topic, partition), 0))
-        standing = history.standing(key)
+        standing, rules = history.standing(key), history.rules_of(topic, app)
         for one in range(max(standing.skipped_to, first), end):
+            if one in standing.acked or (key, one) in dead:
+                continue
+            if rules.filters and rules.may_leave_out(history.payloads[history.seen[topic, partition][one]].attributes):
+                continue
             if one not in standing.delivered:
                 violate("I07", f"{key}: index {one} was never delivered")
+            violate("I13", f"{key}: index {one} is neither acked nor a dead letter, and nothing is pending")

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lakemq.broker.ledger import State
+from lakemq.delivery.delays import Delays
 from lakemq.delivery.transactions import Transactions, _pack_open
 
 AckState = dict[tuple[int, int], int]  # (subscription, partition) → index
@@ -38,10 +39,32 @@ def moment_of(state: State) -> Moment:
         "audit": tuple(dead.audit),
         "stuck": {key: dict(rows) for key, rows in setbacks._stuck.items() if key[0] in kept},
         "ended": {key: dict(rows) for key, rows in setbacks._ended.items() if key[0] in kept and rows},
+        "delays": _delays(state.delays),
         **_transactions(state.transactions),
     }
-    known = ("acks", "retries", "dead", "setbacks", "transactions", *_LEFT_OUT)
+    known = ("acks", "retries", "dead", "setbacks", "transactions", "delays", *_LEFT_OUT)
     found.update({name: part.pack(kept) for name, part in state._parts.items() if name not in known})
+    return found
+
+
+def _delays(part: Delays) -> dict[int, Any]:
+    """What waits in each share: rows, and blocks with those of their rows that do not wait any more."""
+    found = {}
+    for number, share in enumerate(part.shares):
+        blocks = {
+            position: (block.first_due_ms, block.last, block.row_count, max(block.floor, share.watermark))
+            for position, block in share.blocks.items()
+            if block.last > max(block.floor, share.watermark)
+        }
+        rows = frozenset(share.unfiled())
+        unfiled = set(share.positions)
+        done = frozenset(
+            (due_ms, position)
+            for position, due_ms in share.done.items()
+            if blocks and position not in unfiled and (due_ms, position) > share.watermark
+        )
+        if rows or blocks:
+            found[number] = rows, blocks, done, share.pending
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from lakemq.broker.events import AdminAsked
 from lakemq.errors import LakeMQError
-from lakemq.testing.actor import Stage, TopicFacts
+from lakemq.testing.actor import Stage, TopicFacts, bodies_of
 from lakemq.testing.history import AppKey, violate
 from lakemq.testing.host import Host
 
@@ -20,12 +20,21 @@ Said = Callable[[bool], None]
 class Operators:
     """One method per change of `plan.CHANGES`. Nobody knows how an action ended that a death left unanswered."""
 
-    def __init__(self, rng: Random, host: Host, stage: Stage, come: Callable[[str], None], apps: list[str]) -> None:
+    def __init__(
+        self,
+        rng: Random,
+        host: Host,
+        stage: Stage,
+        come: Callable[[str], None],
+        apps: list[str],
+        policies: Mapping[str, Mapping[str, Any]],
+    ) -> None:
         self._rng = rng
         self._host = host
         self._stage = stage
         self._come = come  # a new member for that app
         self._apps = apps  # with limits
+        self._policies = policies
         self._numbers = count()
         self._topic_numbers = count(100)
         self._late_numbers = count()
@@ -43,6 +52,9 @@ class Operators:
             "drop topic": self._drop_topic,
             "close topic": self._close_topic,
             "limit app": self._limit_app,
+            "cancel delay": self._cancel_delay,
+            "resend dead": self._resend_dead,
+            "retry now": self._retry_now,
         }
 
     def ask(
@@ -99,9 +111,16 @@ class Operators:
         living = self._stage.living_topics()
         return self._rng.choice(living) if living else None
 
+    def _policy(self, topic: str, app: str, is_ordered: bool) -> dict[str, Any]:
+        """That of the app, told to the history."""
+        policy = dict(self._policies.get(app, {}))
+        self._stage.history.serves(topic, app, policy, is_ordered=is_ordered)
+        return policy
+
     def _create_topic(self) -> None:
         facts = TopicFacts(f"t{next(self._topic_numbers)}", self._rng.randint(1, 3), self._rng.random() < 0.3)
         app = self._rng.choice(list(self._stage.subscriptions))
+        policy = self._policy(facts.name, app, facts.is_ordered)
 
         def subscribed(is_done: bool) -> None:
             if is_done:
@@ -110,9 +129,10 @@ class Operators:
         def made(is_done: bool) -> None:
             if is_done:
                 self._stage.topics[facts.name] = facts
-                self.ask(
-                    "subscribe", {"topic": facts.name, "app": app, "consumer": {}, "start": "earliest"}, subscribed
-                )
+                if facts.is_ordered:
+                    self._stage.history.ordered.add(facts.name)
+                wish = {"topic": facts.name, "app": app, "consumer": policy, "start": "earliest"}
+                self.ask("subscribe", wish, subscribed)
 
         self.ask("create_topic", facts.settings(), made)
 
@@ -171,7 +191,7 @@ class Operators:
 
         def set_paused(is_paused: bool) -> None:
             # It may be a new subscription, if the one there was is gone: then not one that begins with new messages.
-            policy = {"is_paused": is_paused}
+            policy = {**self._policy(topic, app, self._stage.topics[topic].is_ordered), "is_paused": is_paused}
             self.ask("subscribe", {"topic": topic, "app": app, "consumer": policy, "start": "earliest"})
 
         set_paused(True)
@@ -209,7 +229,8 @@ class Operators:
         over = self._begin_seek(topic, app)
 
         def again(is_done: bool) -> None:
-            wish = {"topic": topic, "app": app, "consumer": {}, "start": "earliest"}
+            policy = self._policy(topic, app, self._stage.topics[topic].is_ordered)
+            wish = {"topic": topic, "app": app, "consumer": policy, "start": "earliest"}
             self.ask("subscribe", wish, lambda is_done: over(), over)
 
         self.ask("unsubscribe", {"topic": topic, "app": app}, again, over)
@@ -241,6 +262,47 @@ class Operators:
         app = self._rng.choice(self._apps).partition(".")[0]
         self._limited.add(app)
         self.ask("set_app", {"name": app, "produce_per_second": self._rng.choice((5, 50)), "fetch_per_second": 50})
+
+
+    # --- messages that wait --------------------------------------------------------------------------------------
+
+    def _cancel_delay(self) -> None:
+        """One that waits is not to be delivered."""
+        engine, history = self._host.engine, self._stage.history
+        if engine is None:
+            return
+        rows = engine.broker.delaying.rows(None, -1, 50)
+        if not rows:
+            return
+        row = self._rng.choice(rows)
+        _, messages = engine.broker.delaying._reader.add_at(row["id"])
+        numbers = history.may_cancel(bodies_of(messages))
+        now_ms = self._stage.now_ms
+
+        def cancelled(is_done: bool) -> None:
+            if is_done:
+                history.surely_cancelled.update(dict.fromkeys(numbers, now_ms()))
+
+        self.ask("cancel_delay", {"id": row["id"], "by": "sim"}, cancelled)
+
+    def _resend_dead(self) -> None:
+        """A dead letter goes to its app once more."""
+        engine, history = self._host.engine, self._stage.history
+        rows = list(engine.broker.ledger.state.dead_letters.rows()) if engine is not None else []
+        if not rows:
+            return
+        row = self._rng.choice(rows)
+        history.may_resend((row.topic_name, row.app, row.partition), row.message_index)
+        self.ask("resend_dead", {"id": row.id, "by": "sim"})
+
+    def _retry_now(self) -> None:
+        """All that wait to be tried again are tried at once."""
+        pair = self._a_subscription()
+        if pair is None:
+            return
+        topic, app = pair
+        self._stage.history.hurried.add((topic, app))
+        self.ask("retry_now", {"topic": topic, "app": app, "by": "sim", "execute": True})
 
 
 def _nothing() -> None:

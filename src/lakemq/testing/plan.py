@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from lakemq.broker.config import BrokerConfig
 from lakemq.broker.limits import BrokerLimits
+from lakemq.delivery.delays import DelayLimits
+from lakemq.delivery.transactions import TransactionLimits
 from lakemq.message import Qos
 from lakemq.storage.config import StorageConfig
 from lakemq.storage.index import ENTRY_BYTES
@@ -13,7 +16,9 @@ from lakemq.storage.sync_policy import ALWAYS, SyncPolicy
 from lakemq.testing.actor import TopicFacts
 from lakemq.testing.actor_consumer import ConsumerHabits
 from lakemq.testing.actor_producer import ProducerHabits
+from lakemq.testing.actor_transactor import TransactorHabits
 from lakemq.testing.net import Weather
+from lakemq.testing.rules import FILTERS
 from lakemq.wire.dialect import Dialect, Form
 
 FAULTS = (
@@ -41,6 +46,9 @@ CHANGES = (
     "drop topic",
     "close topic",
     "limit app",
+    "cancel delay",
+    "resend dead",
+    "retry now",
 )
 
 
@@ -64,6 +72,17 @@ class ProducerPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactorPlan:
+    """One producer of transactions."""
+
+    name: str
+    app: str
+    form: Form
+    weather: Weather
+    habits: TransactorHabits
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerPlan:
     """One member of an app."""
 
@@ -84,6 +103,7 @@ class ObserverPlan:
     weather: Weather
     gap_ms: int
     seeks: bool
+    filters: bool = False  # it may change what its app wants
 
 
 @dataclass(slots=True)
@@ -94,10 +114,11 @@ class Plan:
     storage: StorageConfig
     topics: list[TopicFacts]
     producers: list[ProducerPlan] = field(default_factory=list)
+    transactors: list[TransactorPlan] = field(default_factory=list)
     consumers: list[ConsumerPlan] = field(default_factory=list)
     observers: list[ObserverPlan] = field(default_factory=list)
     subscriptions: dict[str, list[str]] = field(default_factory=dict)
-    policy: dict[str, int] = field(default_factory=dict)  # of consumers
+    policies: dict[str, dict[str, Any]] = field(default_factory=dict)  # of consumers, by app
     planned: list[Planned] = field(default_factory=list)
     duration_ms: int = 5000
     sync_ms: tuple[int, int] = (1, 12)
@@ -124,8 +145,6 @@ def draw_plan(rng: Random) -> Plan:
     plan.turn_ms = rng.choice((0, 0, 2, 5))
     plan.tick_ms = rng.choice((20, 20, 35))
     plan.final_fault = rng.choice(("", "kill", "power", "power", "stop"))
-    if rng.random() < 0.3:
-        plan.policy = {"partitions_max": rng.choice((1, 2))}
     _draw_clients(rng, plan)
     _draw_faults(rng, plan, creates_missing=creates_missing)
     return plan
@@ -153,6 +172,22 @@ def _broker(rng: Random, creates_missing: bool, partitions_default: int) -> Brok
         retention=RetentionPolicy(size_bytes=rng.choice((None, None, 60_000))),
         retention_every_ms=400,
         uniq_ids_max=rng.choice((50_000, 50_000, 40)),
+        retries_max=rng.choice((100_000, 100_000, 100_000, 3)),
+        transactions=TransactionLimits(
+            timeout_ms=rng.choice((600_000, 400)),
+            purge_ms=rng.choice((86_400_000, 900)),
+            offer_every_ms=rng.choice((60_000, 100)),
+            open_max=rng.choice((10_240, 10_240, 2)),
+            cache_bytes_max=rng.choice((32 << 20, 32 << 20, 0)),
+        ),
+        delays=DelayLimits(
+            share_count=rng.choice((4, 1, 2)),
+            unfiled_max=rng.choice((1 << 16, 1 << 16, 8)),
+            block_rows=rng.choice((4096, 3)),
+            near_ms=rng.choice((60_000, 300)),
+            release_messages=rng.choice((2000, 2)),
+            merge_bytes=rng.choice((64 << 10, 0)),
+        ),
         limits=limits,
     )
 
@@ -202,8 +237,34 @@ _MIXES = (
 )
 
 
+def _policy(rng: Random) -> dict[str, Any]:
+    """How an app is served: every setting that changes what is delivered when."""
+    policy: dict[str, Any] = {}
+    if rng.random() < 0.3:
+        policy["partitions_max"] = rng.choice((1, 2))
+    if rng.random() < 0.75:
+        policy["retry_first_ms"] = rng.choice((1, 20, 80, 300))
+        policy["retry_factor"] = rng.choice((1, 2, 3))
+        policy["retry_times"] = rng.choice((1, 2, 3, 5, 16))
+        policy["retry_delay_max_ms"] = rng.choice((150, 1000, 3_600_000))
+        if policy["retry_times"] < 4 and rng.random() < 0.3:
+            policy["retry_schedule"] = "levels"
+    policy["retry_read_probability"] = rng.choice((0, 20, 50, 100))
+    policy["error_times"] = rng.choice((0, 1, 2, 3))
+    policy["is_retry"] = rng.random() < 0.9
+    if rng.random() < 0.4:
+        policy |= {"is_concurrent": True, "concurrent_prefetch_size": rng.choice((1, 2, 4))}
+    policy["is_sequential"] = rng.random() < 0.15
+    if rng.random() < 0.2:
+        policy["filter"] = rng.choice([one for one in FILTERS if one])
+    if rng.random() < 0.1:
+        policy["delay_ms"] = rng.choice((30, 200))
+    return policy
+
+
 def _draw_clients(rng: Random, plan: Plan) -> None:
     names = [topic.name for topic in plan.topics]
+    has_delays, has_expiring = rng.random() < 0.3, rng.random() < 0.15
     for number in range(rng.choice((1, 1, 2, 3))):
         habits = ProducerHabits(
             topics=tuple(rng.sample(names, rng.randint(1, len(names)))),
@@ -217,17 +278,34 @@ def _draw_clients(rng: Random, plan: Plan) -> None:
             body_bytes=rng.choice((20, 100, 900)),
             timeouts_ms=rng.choice(((0,), (0, 300), (2000,))),
             retries=rng.choice((0.0, 0.5, 1.0)),
+            marks=rng.choice((0.0, 0.7)),
+            delays=rng.choice((0.1, 0.5)) if has_delays else 0.0,
+            expires=0.2 if has_expiring else 0.0,
         )
         plan.producers.append(ProducerPlan(f"producer{number}", f"p{number}", _form(rng), _weather(rng), habits))
+    for number in range(rng.choice((0, 0, 1, 2))):
+        transactor = TransactorHabits(
+            topics=tuple(rng.sample(names, rng.randint(1, len(names)))),
+            gap_ms=rng.choice((20, 60, 150)),
+            sends=rng.choice((1, 3, 6)),
+            misbehaves=rng.choice((0.0, 0.3, 0.7)),
+            timeout_ms=rng.choice((0, 0, 200)),
+            body_bytes=rng.choice((20, 200)),
+        )
+        plan.transactors.append(
+            TransactorPlan(f"transactor{number}", f"x{number}", _form(rng), _weather(rng), transactor)
+        )
     for number in range(rng.choice((1, 1, 2, 3))):
         app = f"c{number}" if rng.random() < 0.7 else f"c{number}.group"
         plan.subscriptions[app] = rng.sample(names, rng.randint(1, len(names)))
+        plan.policies[app] = _policy(rng)
         for member in range(rng.choice((1, 1, 1, 2, 3))):
             plan.consumers.append(_consumer(rng, f"consumer{number}-{member}", app))
         if rng.random() < 0.8:
             gap_ms = rng.choice((80, 160))
             seeks = rng.random() < 0.25
-            plan.observers.append(ObserverPlan(f"observer{number}", app, _form(rng), _weather(rng), gap_ms, seeks))
+            weather, filters = _weather(rng), rng.random() < 0.15
+            plan.observers.append(ObserverPlan(f"observer{number}", app, _form(rng), weather, gap_ms, seeks, filters))
 
 
 def _consumer(rng: Random, name: str, app: str) -> ConsumerPlan:
@@ -236,8 +314,10 @@ def _consumer(rng: Random, name: str, app: str) -> ConsumerPlan:
         lease_ms=rng.choice((300, 1200, 100_000)),
         wait_ms=rng.choice((100, 600, 3000)),
         work_ms=rng.choice((2, 20, 100)),
-        polls=rng.choice((1, 1, 1, 2)),
+        polls=rng.choice((1, 1, 1, 2, 4)),
         misbehaves=rng.choice((0.0, 0.15, 0.5)),
+        fails=rng.choice((0.0, 0.1, 0.4)),
+        poison=rng.choice((0, 0, 3, 10)),
     )
     return ConsumerPlan(name, app, _form(rng), _weather(rng), habits)
 

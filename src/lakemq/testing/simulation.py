@@ -20,6 +20,7 @@ from lakemq.testing.actor import Client, Stage, TopicFacts
 from lakemq.testing.actor_consumer import Consumer
 from lakemq.testing.actor_observer import Auditor, Observer
 from lakemq.testing.actor_producer import Producer, ProducerHabits
+from lakemq.testing.actor_transactor import Transactor
 from lakemq.testing.clock import SimClock
 from lakemq.testing.disk import SimDisk
 from lakemq.testing.history import History, ViolationError, violate
@@ -67,7 +68,8 @@ class Simulation:
         self.producers: list[Producer] = []
         self._troubles = Troubles(self.rng, self.clock, self.disk, self.host, self.stage, self.clients)
         apps = [*(one.app for one in plan.producers), *plan.subscriptions]
-        self._operators = Operators(self.rng, self.host, self.stage, self._come, apps)
+        policies = plan.policies if not plan.broker.creates_missing else {}
+        self._operators = Operators(self.rng, self.host, self.stage, self._come, apps, policies)
 
     @property
     def counts(self) -> Counter[str]:
@@ -148,6 +150,7 @@ class Simulation:
         engine = self.host.engine
         assert engine is not None
         stage.topics = {topic.name: topic for topic in plan.topics}
+        self.history.ordered |= {topic.name for topic in plan.topics if topic.is_ordered}
         stage.subscriptions = {app: list(topics) for app, topics in plan.subscriptions.items()}
         if not stage.creates_missing:
             self._make_everything(engine)
@@ -155,26 +158,33 @@ class Simulation:
             made = Producer(stage, producer.name, producer.app, producer.form, producer.weather, producer.habits)
             self.producers.append(made)
             self.clients.append(made)
+        for one in plan.transactors:
+            self.clients.append(Transactor(stage, one.name, one.app, one.form, one.weather, one.habits))
         self.clients += [self._consumer(one) for one in plan.consumers]
-        for one in plan.observers:
-            self.clients.append(Observer(stage, one.name, one.app, one.form, one.weather, one.gap_ms, seeks=one.seeks))
+        for seer in plan.observers:
+            habits = {"seeks": seer.seeks, "filters": seer.filters}
+            self.clients.append(
+                Observer(stage, seer.name, seer.app, seer.form, seer.weather, seer.gap_ms, **habits)
+            )
         for client in self.clients:
             self.at(self.rng.randint(0, 30), f"{client.name} connect", client.connect)
 
     def _make_everything(self, engine: Engine) -> None:
         plan = self.plan
-        apps = [*(one.app for one in plan.producers), *plan.subscriptions, _AUDIT, _PROBE, *LATE_APPS]
+        senders = [*plan.producers, *plan.transactors]
+        apps = [*(one.app for one in senders), *plan.subscriptions, _AUDIT, _PROBE, *LATE_APPS]
         for owner in dict.fromkeys(app.partition(".")[0] for app in apps):
             engine.ask("create_app", name=owner)
             engine.ask("add_token", name=owner, token_id="1", token=self.stage.token)
         for topic in plan.topics:
             engine.ask("create_topic", **topic.settings())
-        for producer in plan.producers:
-            for name in producer.habits.topics:
-                engine.ask("subscribe", topic=name, app=producer.app, producer={})
+        for sender in senders:
+            for name in sender.habits.topics:
+                engine.ask("subscribe", topic=name, app=sender.app, producer={})
         for app, names in plan.subscriptions.items():
             for name in names:
-                engine.ask("subscribe", topic=name, app=app, consumer=plan.policy, start="earliest")
+                self.history.serves(name, app, plan.policies[app])
+                engine.ask("subscribe", topic=name, app=app, consumer=plan.policies[app], start="earliest")
 
     def _consumer(self, plan: ConsumerPlan) -> Consumer:
         return Consumer(self.stage, plan.name, plan.app, plan.form, plan.weather, plan.habits)
@@ -199,6 +209,8 @@ class Simulation:
         self.stage.is_calm = self.host.is_healing = self.network.is_calm = True
         self._go_on(max(self.host.slow_until_ms - self.clock.monotonic_ms(), 0) + 50)
         self._wait_for_start()
+        if self.host.set_clock_right():
+            self._wait_for_start()
         self._wait_for_operators()
         self._operators.heal()
         self._wait_for_operators()
@@ -246,6 +258,8 @@ class Simulation:
             return ["the broker is down"]
         group, state = engine.group, engine.broker.ledger.state
         late = [f"{one.name} waits for {one.pending}" for one in self.producers if not one.is_idle]
+        if engine.broker.delaying.pending:
+            late.append(f"{engine.broker.delaying.pending} wait until they are due")
         for one in state.metadata.subscriptions.values():
             if one.consumer is None or one.app == _AUDIT:
                 continue
@@ -255,13 +269,30 @@ class Simulation:
                 index = state.acks.get(one.number, partition)
                 if index < end or group.next_index(topic.number, partition) > end:
                     late.append(f"{one.app} is at {index} of {end} in {one.topic}/{partition}")
+            late += [f"{one.app} has to retry {row}" for row in state.retries.of(one.number)]
         return late
+
+    def _waits_ms(self) -> int:
+        """How long it takes until all that failed is due again."""
+        engine = self.host.engine
+        if engine is None:
+            return 0
+        state = engine.broker.ledger.state
+        kept = {one.number for one in state.metadata.subscriptions.values() if one.consumer is not None}
+        dues = [row.due_ms for row in state.retries.rows() if row.subscription in kept]
+        dues += [row.due_ms for rows in state.setbacks._stuck.values() for row in rows.values()]
+        dues += [row["due_ms"] for row in engine.broker.delaying.rows(None, -1, 1000)]
+        return max([due_ms - self.host.guarded(self.clock.monotonic_ms()) for due_ms in dues], default=0)
 
     def _drain(self, when: str, limit_ms: int = _DRAIN_MS) -> None:
         """Everything is delivered and acked."""
         self.say("drain")
-        if self._go_on(limit_ms, lambda: not self._behind()):
-            return
+        while True:
+            waits_ms = self._waits_ms()
+            if self._go_on(limit_ms + max(waits_ms, 0), lambda: not self._behind()):
+                return
+            if self._waits_ms() <= 0 or waits_ms <= 0:
+                break
         clients = [f"{one.name} ({one.app}) waits for {one.pending}" for one in self.clients]
         violate("I07", f"{limit_ms} ms {when} not all is delivered: {self._behind()}; {clients}")
 
@@ -316,7 +347,8 @@ class Simulation:
             {key: PartitionRead(first, payloads) for key, (first, payloads) in auditor.found.items()},
             grown=frozenset(self._operators.grown),
             ordered=frozenset(one.name for one in self.stage.topics.values() if one.is_ordered),
-            forgets_uniq_ids=self.plan.broker.uniq_ids_max < 1000,
+            # An id is remembered for an hour, and clocks are set by that much.
+            forgets_uniq_ids=self.plan.broker.uniq_ids_max < 1000 or self.counts["fault clock jump"] > 0,
         )
         engine = self.host.engine
         assert engine is not None
@@ -325,6 +357,11 @@ class Simulation:
             if one.consumer is not None and one.app != _AUDIT:
                 for partition in range(state.metadata.topics[one.topic].partition_count):
                     final.ack_indexes[one.topic, one.app, partition] = state.acks.get(one.number, partition)
+        numbers = {one.number: one for one in state.metadata.subscriptions.values()}
+        for row in state.dead_letters.rows():
+            if row.subscription in numbers:
+                final.dead.append(((row.topic_name, row.app, row.partition), row))
+        self.counts["dead letters"] += len(final.dead)
         self.counts["messages"] += sum(len(payloads) for _, payloads in auditor.found.values())
         return final
 
@@ -356,7 +393,7 @@ class Simulation:
             "choked": len(broker._choked),
             "polls": broker.consuming.deadlines.waiting,
             "parked": sum(not poll.is_done for one in lendings.values() for poll in one.parked),
-            "leases": sum(one.loans.lent_count for one in lendings.values()),
+            "leases": sum(one.loans.lent_count + one.retries.lent_count for one in lendings.values()),
             "lendings": len(set(lendings) - known),
             "undone": len(broker.ledger._undo),
             "unsynced": journal.unsynced_bytes,

@@ -11,6 +11,7 @@ from lakemq.testing.disk import SimDisk
 from lakemq.testing.host import Host
 
 _HOUR_MS = 3_600_000
+_JUMPS_MS = (-_HOUR_MS, _HOUR_MS, -72 * _HOUR_MS)
 _AIM_MS = 1500
 
 
@@ -39,7 +40,7 @@ class Troubles:
             "slow sync": self._slow_sync,
             "cut": lambda: self._someone().cut(loses_reply=False),
             "reply lost": lambda: self._someone().cut(loses_reply=True),
-            "clock jump": lambda: self._clock.jump_wall(self._rng.choice((-_HOUR_MS, _HOUR_MS))),
+            "clock jump": lambda: self._clock.jump_wall(self._rng.choice(_JUMPS_MS)),
         }
 
     def heal(self) -> None:

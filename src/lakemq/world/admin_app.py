@@ -42,6 +42,7 @@ from lakemq.errors import (
 )
 from lakemq.version import VERSION
 from lakemq.world import admin_models as models
+from lakemq.world.admin_delivery import delivery_routes
 from lakemq.world.prometheus import CONTENT_TYPE, Lag, Reading, disk_free_bytes, exposition
 
 _LOG = logging.getLogger("lakemq.admin")
@@ -355,6 +356,7 @@ def make_app(operated: Operated, settings: AdminSettings) -> ASGIApp:
     _app_routes(router, ask)
     _subscription_routes(router, ask)
     _broker_routes(router, ask)
+    delivery_routes(router, ask)
     app.include_router(router)
     return Gate(app, settings.token)
 

@@ -60,6 +60,7 @@ class ProducerSettings(Taken):
     weights: dict[str, int] | None = None
     black_list: list[str] | None = None
     timeout_ms: int | None = None
+    parks_over_rate: bool | None = Field(None, description="what is over the app's rate becomes a dead letter")
 
 
 class ConsumerSettings(Taken):
@@ -77,6 +78,12 @@ class ConsumerSettings(Taken):
     error_times: int | None = None
     partitions_max: int | None = None
     retry_read_probability: int | None = None
+    retry_times: int | None = Field(None, description="attempts in all; after the last it is a dead letter")
+    retry_schedule: str | None = None
+    retry_first_ms: int | None = None
+    retry_factor: int | None = None
+    retry_delay_max_ms: int | None = None
+    filter: str | None = Field(None, description="which messages it wants; empty: all")
 
 
 class SubscriptionChange(Taken):
@@ -144,6 +151,7 @@ class ProducerPolicy(BaseModel):
     weights: dict[str, int]
     black_list: list[str]
     timeout_ms: int
+    parks_over_rate: bool
 
 
 class ConsumerPolicy(BaseModel):
@@ -161,6 +169,12 @@ class ConsumerPolicy(BaseModel):
     error_times: int
     partitions_max: int
     retry_read_probability: int
+    retry_times: int
+    retry_schedule: str
+    retry_first_ms: int
+    retry_factor: int
+    retry_delay_max_ms: int
+    filter: str
 
 
 class Subscription(BaseModel):
