@@ -52,7 +52,7 @@ class Operated:
 
 def reading_of(broker: Broker, loop_lag_seconds: float = 0.0) -> Reading:
     """A copy of what is counted; to be called on the broker's thread."""
-    metrics, metadata = broker.metrics, broker.ledger.metadata
+    metrics, metadata, state = broker.metrics, broker.ledger.metadata, broker.ledger.state
     journal = broker.ledger.group.journal
     topics = metadata.topics
     return Reading(
@@ -78,6 +78,11 @@ def reading_of(broker: Broker, loop_lag_seconds: float = 0.0) -> Reading:
         apps=len(metadata.apps),
         subscriptions=len(metadata.subscriptions),
         partitions=sum(topic.partition_count for topic in topics.values()),
+        retries=len(state.retries),
+        dead_letters=len(state.dead_letters),
+        delays=state.delays.pending,
+        transactions=len(state.transactions.open),
+        lateness=Histogram(DURATION_BOUNDS_MS, tuple(broker.delaying.lateness.counts), broker.delaying.lateness.sum_ms),
         loop_lag_seconds=loop_lag_seconds,
     )
 

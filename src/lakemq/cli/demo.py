@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import lakemq
+from lakemq.cli.demo_delivery import DeliveryDemo
 from lakemq.cli.failure import CommandError
 from lakemq.errors import LakeMQError
 
@@ -46,11 +48,13 @@ class _Demo:
         """All steps; CommandError if something does not add up."""
         self._console.print("[bold]LakeMQ demo[/bold]: a broker, a producer and three kinds of consumers\n")
         with self._broker() as broker:
-            with lakemq.connect(broker.url, app="shop") as mq:
+            operator = {"admin_url": broker.admin_url, "admin_token": broker.admin_token}
+            with lakemq.connect(broker.url, app="shop", **operator) as mq:
                 self._send(mq)
                 self._consume(mq, "billing")
                 self._consume(mq, "mailer")
                 self._replay(mq)
+                DeliveryDemo(mq, mq.admin, self._say, self._expect).run()
             self._kill(broker)
             with lakemq.connect(broker.url, app="shop") as mq:
                 self._after_the_kill(mq)
@@ -162,7 +166,7 @@ class _Demo:
     def _summary(self) -> None:
         table = Table("what", "wanted", "found", "")
         for what, wanted, found, is_right in self._rows:
-            table.add_row(what, wanted, found, "[green]right[/green]" if is_right else "[red]WRONG[/red]")
+            table.add_row(what, escape(wanted), escape(found), "[green]right[/green]" if is_right else "[red]WRONG[/red]")
         self._console.print()
         self._console.print(table)
         wrong = [row for row in self._rows if not row[3]]
@@ -180,7 +184,7 @@ class _Process:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
-        self.url = ""
+        self.url = self.admin_url = self.admin_token = ""
 
     def start(self) -> None:
         """Wait until it serves."""
@@ -197,7 +201,10 @@ class _Process:
                 text = (self._directory / "log").read_text(errors="replace")[-2000:]
                 raise CommandError(f"the broker did not start: {text}")
             time.sleep(0.01)  # until the ready file is there, or the deadline
-        self.url = f"lakemq://127.0.0.1:{json.loads(ready_file.read_text())['port']}"
+        told = json.loads(ready_file.read_text())
+        self.url = f"lakemq://127.0.0.1:{told['port']}"
+        self.admin_url = f"http://127.0.0.1:{told['admin_port']}"
+        self.admin_token = told["admin_token"]
 
     def kill(self) -> None:
         """As it happens in the real world."""

@@ -206,6 +206,8 @@ class Host:
         self._history.counts["stopped" if engine.failure is None else "failed"] += 1
         by = "failure"
         if engine.failure is None:
+            ledger = engine.broker.ledger
+            self._ledgered.note(ledger.end_position, ledger.state)  # closing writes what no turn has
             try:
                 engine.group.close()
                 self._ledgered.synced(engine.group.journal.synced_position)

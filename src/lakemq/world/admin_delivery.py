@@ -43,7 +43,9 @@ def _dead_letter_routes(router: APIRouter, ask: Asking) -> None:
     async def list_dead(wish: Annotated[models.DeadLetterListing, Query()]) -> Any:
         return await ask("list_dead", **wish.model_dump(exclude_none=True))
 
-    @router.get("/dead-letters/export", response_class=StreamingResponse, responses={200: {"content": {LINES: {}}}})
+    a_line = {200: {"content": {LINES: {"schema": models.DeadLetterDetails.model_json_schema()}}}}
+
+    @router.get("/dead-letters/export", response_class=StreamingResponse, responses=a_line)
     async def export_dead(wish: Annotated[models.DeadLetterQuery, Query()]) -> StreamingResponse:
         """All that match, oldest first, one JSON object a line."""
         said = {**wish.model_dump(exclude_none=True), "order": "oldest", "with_bodies": True}

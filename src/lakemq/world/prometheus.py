@@ -59,6 +59,11 @@ class Reading:
     apps: int
     subscriptions: int
     partitions: int
+    retries: int
+    dead_letters: int
+    delays: int
+    transactions: int
+    lateness: Histogram  # of delayed messages
     loop_lag_seconds: float
 
 
@@ -95,15 +100,13 @@ def _counters(reading: Reading) -> list["Metric"]:
     def by_one(values: Mapping[str, int] | Mapping[int, int]) -> list[tuple[Sequence[str], int]]:
         return [([str(name)], value) for name, value in sorted(values.items())]
 
-    syncs = reading.syncs
-    counts = [sum(syncs.counts[: place + 1]) for place in range(len(syncs.counts))]
-    buckets = [(str(bound / 1000), float(count)) for bound, count in zip(syncs.bounds_ms, counts, strict=False)]
-    histogram = HistogramMetricFamily(
-        "lakemq_sync_duration_seconds",
-        "How long syncs of the journal took.",
-        buckets=[*buckets, ("+Inf", float(counts[-1]))],
-        sum_value=syncs.sum_ms / 1000,
-    )
+    def histogram(name: str, text: str, taken: Histogram) -> "Metric":
+        counts = [sum(taken.counts[: place + 1]) for place in range(len(taken.counts))]
+        buckets = [(str(bound / 1000), float(count)) for bound, count in zip(taken.bounds_ms, counts, strict=False)]
+        return HistogramMetricFamily(
+            f"lakemq_{name}", text, buckets=[*buckets, ("+Inf", float(counts[-1]))], sum_value=taken.sum_ms / 1000
+        )
+
     return [
         counter("messages_in", "Messages taken from producers.", ["topic"], by_one(reading.messages_in)),
         counter("bytes_in", "Bytes of those messages.", ["topic"], by_one(reading.bytes_in)),
@@ -116,7 +119,8 @@ def _counters(reading: Reading) -> list["Metric"]:
         counter("synced_messages", "Messages that a sync has made durable.", [], [([], reading.synced_messages)]),
         counter("connections_opened", "Connections taken.", [], [([], reading.connections_opened)]),
         counter("bugs", "Requests that ran into a bug; the log has them.", [], [([], reading.bugs)]),
-        histogram,
+        histogram("sync_duration_seconds", "How long syncs of the journal took.", reading.syncs),
+        histogram("delay_lateness_seconds", "How late delayed messages were released.", reading.lateness),
     ]
 
 
@@ -134,6 +138,10 @@ def _gauges(reading: Reading, data: Path) -> list["Metric"]:
         ("partitions", "Partitions of all topics.", reading.partitions),
         ("apps", "Apps.", reading.apps),
         ("subscriptions", "Subscriptions.", reading.subscriptions),
+        ("retries", "Messages that failed and wait to be tried again.", reading.retries),
+        ("dead_letters", "Messages that wait for an operator.", reading.dead_letters),
+        ("delays", "Messages that wait until they are due.", reading.delays),
+        ("transactions", "Transactions that are open.", reading.transactions),
         ("event_loop_lag_seconds", "How late the broker's loop was, at the worst lately.", reading.loop_lag_seconds),
         ("disk_free_bytes", "Bytes free where the data are.", disk_free_bytes(data)),
         ("resident_memory_bytes", "Memory that the process uses.", _resident_bytes()),

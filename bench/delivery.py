@@ -1,0 +1,204 @@
+"""Delivery against a broker process on this machine, part by part.
+
+    python bench/delivery.py [--quick] [--json]
+
+delays: a million messages that wait, each due at its own time, sent one by one beforehand. How late each one is when a
+consumer that waits has it, by the clock that all share; that none is early; what they cost in memory; and what a
+producer of other messages can send meanwhile, with a second broker where nothing waits as the baseline, in turns.
+
+A producer and a consumer of our own, over bare sockets, share the machine with the broker.
+"""
+
+import os
+import struct
+import time
+from collections.abc import Iterator
+
+from client import APP, ORDERS, WRITE, Bare, Broker, ack_frame, bare_pipeline
+from lakemq.compression import Compression
+from lakemq.envelope import pack
+from lakemq.message import Message
+from lakemq.wire.commands import decode_response, encode_request
+from lakemq.wire.consume import FetchTopicMessage, TopicFetch
+from lakemq.wire.dialect import Dialect, Form
+from lakemq.wire.messages import MessageBlock
+from lakemq.wire.produce import ProduceMessage, TopicProduce
+
+from measure import Result, arguments, report
+
+TOPIC = "delayed"
+DUE_PER_SECOND = 10_000
+SEND_PER_SECOND = 5000  # to be sure that all wait before the first is due
+WINDOW = 512
+FETCH_COUNT = 1000
+BODY = b"x" * 200
+_DIGITS = b"1700000000000"  # stands for a due time, to be replaced
+_MARK = b"DELIVER_AT="
+_INDEX = struct.Struct(">ihq")  # of a message: length, partition, index
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def rss_mb(broker: Broker) -> float:
+    with open(f"/proc/{broker._process.pid}/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def cpu_seconds(broker: Broker) -> float:
+    with open(f"/proc/{broker._process.pid}/stat") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def template(partition: int) -> bytes:
+    """A request for one message that is to wait."""
+    attributes = {"DELIVER_AT": _DIGITS.decode()}
+    message = pack(Message(body=BODY, app=APP, partition=partition, attributes=attributes))
+    entry = TopicProduce(TOPIC, "", 5000, WRITE, MessageBlock(1, (message,)))
+    return b"".join(encode_request(ProduceMessage((entry,), APP), form=Form(), request_id=1, send_time_ms=0))
+
+
+def send_delays(broker: Broker, count: int, first_due_ms: int, due_per_second: int) -> float:
+    """Send them as fast as they are taken, in an order that is not that of their due times; how many a second."""
+    bare, frames = Bare(broker.port, TOPIC), [template(partition) for partition in range(4)]
+    stride = 7919  # coprime to the count
+    span_ms = count * 1000 // due_per_second
+    start = time.perf_counter()
+    try:
+        for first in range(0, count, WINDOW):
+            lot = range(first, min(first + WINDOW, count))
+            dues = [first_due_ms + nth * stride % count * span_ms // count for nth in lot]
+            bare.send(b"".join([frames[due_ms % 4].replace(_DIGITS, b"%d" % due_ms) for due_ms in dues]))
+            for _ in lot:
+                answer = bare.receive()
+            _, told = decode_response(answer, Dialect.DOCUMENTED)
+            if told.topics[0].code:
+                raise SystemExit(f"refused with code {told.topics[0].code}")
+    finally:
+        bare.close()
+    return count / (time.perf_counter() - start)
+
+
+class Arrivals:
+    """Receives what is due, and notes how late it is."""
+
+    def __init__(self, broker: Broker, group: str) -> None:
+        self._app = f"{APP}.{group}"
+        self._bare = Bare(broker.port, TOPIC, self._app)
+        self._fetch = b"".join(
+            encode_request(
+                FetchTopicMessage((TopicFetch(TOPIC, FETCH_COUNT),), self._app, 0, 1000),
+                form=Form(),
+                request_id=1,
+                send_time_ms=0,
+            )
+        )
+        self.late_ms: list[int] = []
+        self.places: set[tuple[int, int]] = set()
+
+    def receive(self, count: int, until_ms: int) -> None:
+        """So many, if they come by then."""
+        while len(self.late_ms) < count and wall_ms() < until_ms:
+            self._bare.send(self._fetch)
+            frame = self._bare.receive()
+            now_ms = wall_ms()
+            _, ack = decode_response(frame, Dialect.DOCUMENTED)
+            taken: dict[int, list[int]] = {}
+            for part in ack.topics[0].messages.parts:
+                for partition, index, due_ms in _messages(bytes(part)):
+                    taken.setdefault(partition, []).append(index)
+                    self.late_ms.append(now_ms - due_ms)
+                    self.places.add((partition, index))
+            for partition, indexes in taken.items():
+                self._bare.send(ack_frame(TOPIC, self._app, partition, indexes[0], indexes[-1] + 1))
+                self._bare.receive()
+
+    def close(self) -> None:
+        self._bare.close()
+
+
+def _messages(data: bytes) -> Iterator[tuple[int, int, int]]:
+    at = 0
+    while at < len(data):
+        length, partition, index = _INDEX.unpack_from(data, at)
+        mark = data.index(_MARK, at) + len(_MARK)
+        yield partition, index, int(data[mark : mark + len(_DIGITS)])
+        at += length
+
+
+def quantile(values: list[int], part: float) -> int:
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * part), len(ordered) - 1)]
+
+
+def lateness(broker: Broker, count: int, first_due_ms: int, due_per_second: int, group: str) -> list[Result]:
+    """Wait for them, and say how late they were."""
+    arrivals = Arrivals(broker, group)
+    time.sleep(max(first_due_ms - wall_ms(), 0) / 1000)
+    cpu, start = cpu_seconds(broker), time.perf_counter()
+    try:
+        arrivals.receive(count, first_due_ms + count * 1000 // due_per_second + 60_000)
+    finally:
+        arrivals.close()
+    used = (cpu_seconds(broker) - cpu) / (time.perf_counter() - start)
+    late, what = arrivals.late_ms, f"{count:,} delays, {due_per_second:,} due a second"
+    early, p99 = sum(one < 0 for one in late), quantile(late, 0.99)
+    lost, doubled = count - len(arrivals.places), len(late) - len(arrivals.places)
+    return [
+        Result(f"{what}: early", early, "messages", aim="none", met=early == 0),
+        Result(f"{what}: lost", lost, "messages", aim="none", met=lost == 0),
+        Result(f"{what}: received twice", doubled, "messages", aim="none", met=doubled == 0),
+        Result(f"{what}: late, median", quantile(late, 0.5), "ms"),
+        Result(f"{what}: late, p99", p99, "ms", aim="at most 100", met=p99 <= 100),
+        Result(f"{what}: late, the latest", max(late), "ms"),
+        Result(f"{what}: the broker's CPU", round(100 * used), "% of a core"),
+    ]
+
+
+def delays(count: int, due_per_second: int, rounds: int, many: int) -> list[Result]:
+    waiting, idle = Broker(), Broker()
+    results: list[Result] = []
+    try:
+        before = rss_mb(waiting)
+        first_due_ms = wall_ms() + 1000 * count // SEND_PER_SECOND + rounds * 12_000 + 5000
+        rate = send_delays(waiting, count, first_due_ms, due_per_second)
+        results.append(Result(f"delays sent, one by one, up to {count:,}", round(rate), "messages/s"))
+        results.append(
+            Result(f"memory of the broker with {count:,} delays", round(rss_mb(waiting)), "MB", before, None)
+        )
+        results[-1].ratio = round(rss_mb(waiting) / before, 2)
+        pairs = [
+            (
+                bare_pipeline(idle, many, ORDERS, Compression.NONE),
+                bare_pipeline(waiting, many, ORDERS, Compression.NONE),
+            )
+            for _ in range(rounds)
+        ]
+        baseline, value = (round(max(one)) for one in zip(*pairs, strict=True))
+        name = f"other messages sent, with {count:,} delays that wait"
+        ratio = round(value / baseline, 3)
+        results.append(Result(name, value, "messages/s", baseline, ratio, "at least 0.9 of none", ratio >= 0.9))
+        if wall_ms() >= first_due_ms:
+            raise SystemExit("the machine is too slow for this: delays were due before all had been sent")
+        results += lateness(waiting, count, first_due_ms, due_per_second, "late")
+        results.append(Result("memory of the broker after that", round(rss_mb(waiting)), "MB"))
+    finally:
+        waiting.stop()
+        idle.stop()
+    return results
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    if options.quick:
+        results = delays(50_000, DUE_PER_SECOND, 1, 30_000)
+    else:
+        results = delays(1_000_000, DUE_PER_SECOND, 3, 100_000)
+        results += delays(1_000_000, 1_000_000 // 60, 1, 100_000)
+    report(results, options.json)
+
+
+if __name__ == "__main__":
+    main()
