@@ -12,7 +12,8 @@ A producer and a consumer of our own, over bare sockets, share the machine with 
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from client import APP, ORDERS, WRITE, Bare, Broker, ack_frame, bare_pipeline
 from lakemq.compression import Compression
@@ -28,11 +29,12 @@ from measure import Result, arguments, report
 
 TOPIC = "delayed"
 DUE_PER_SECOND = 10_000
-SEND_PER_SECOND = 5000  # to be sure that all wait before the first is due
-WINDOW = 512
+PER_REQUEST = 100
 FETCH_COUNT = 1000
 BODY = b"x" * 200
-_DIGITS = b"1700000000000"  # stands for a due time, to be replaced
+_STAND_IN = 1_700_000_000_000  # for a due time, to be replaced
+_DIGITS = 13
+_DAY_MS = 86_400_000
 _MARK = b"DELIVER_AT="
 _INDEX = struct.Struct(">ihq")  # of a message: length, partition, index
 
@@ -52,33 +54,42 @@ def cpu_seconds(broker: Broker) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def template(partition: int) -> bytes:
-    """A request for one message that is to wait."""
-    attributes = {"DELIVER_AT": _DIGITS.decode()}
-    message = pack(Message(body=BODY, app=APP, partition=partition, attributes=attributes))
-    entry = TopicProduce(TOPIC, "", 5000, WRITE, MessageBlock(1, (message,)))
-    return b"".join(encode_request(ProduceMessage((entry,), APP), form=Form(), request_id=1, send_time_ms=0))
+def template() -> bytes:
+    """A request for many messages that are to wait, each until its own time: one entry for each."""
+    entries = []
+    for nth in range(PER_REQUEST):
+        attributes = {"DELIVER_AT": str(_STAND_IN + nth)}
+        message = pack(Message(body=BODY, app=APP, partition=nth % 4, attributes=attributes))
+        entries.append(TopicProduce(TOPIC, "", 5000, WRITE, MessageBlock(1, (message,))))
+    return b"".join(encode_request(ProduceMessage(tuple(entries), APP), form=Form(), request_id=1, send_time_ms=0))
 
 
-def send_delays(broker: Broker, count: int, first_due_ms: int, due_per_second: int) -> float:
-    """Send them as fast as they are taken, in an order that is not that of their due times; how many a second."""
-    bare, frames = Bare(broker.port, TOPIC), [template(partition) for partition in range(4)]
-    stride = 7919  # coprime to the count
-    span_ms = count * 1000 // due_per_second
+def send_delays(broker: Broker, dues: Sequence[int]) -> float:
+    """Send messages that wait until then; how many a second were taken."""
+    bare, frame = Bare(broker.port, TOPIC), template()
+    pieces, at = [], 0
+    for nth in range(PER_REQUEST):
+        place = frame.index(str(_STAND_IN + nth).encode(), at)
+        pieces.append(frame[at:place])
+        at = place + _DIGITS
     start = time.perf_counter()
     try:
-        for first in range(0, count, WINDOW):
-            lot = range(first, min(first + WINDOW, count))
-            dues = [first_due_ms + nth * stride % count * span_ms // count for nth in lot]
-            bare.send(b"".join([frames[due_ms % 4].replace(_DIGITS, b"%d" % due_ms) for due_ms in dues]))
-            for _ in lot:
-                answer = bare.receive()
-            _, told = decode_response(answer, Dialect.DOCUMENTED)
-            if told.topics[0].code:
-                raise SystemExit(f"refused with code {told.topics[0].code}")
+        for first in range(0, len(dues), PER_REQUEST):
+            texts = [b"%d" % due_ms for due_ms in dues[first : first + PER_REQUEST]]
+            bare.send(b"".join(chain.from_iterable(zip(pieces, texts, strict=True))) + frame[at:])
+            _, told = decode_response(bare.receive(), Dialect.DOCUMENTED)
+            codes = {one.code for one in told.topics}
+            if codes != {0}:
+                raise SystemExit(f"refused with codes {codes}")
     finally:
         bare.close()
-    return count / (time.perf_counter() - start)
+    return len(dues) / (time.perf_counter() - start)
+
+
+def spread(count: int, first_due_ms: int, due_per_second: int) -> list[int]:
+    """Due times, evenly apart, in an order that is not theirs."""
+    stride = 7919  # coprime to the count
+    return [first_due_ms + nth * stride % count * 1000 // due_per_second for nth in range(count)]
 
 
 class Arrivals:
@@ -124,7 +135,7 @@ def _messages(data: bytes) -> Iterator[tuple[int, int, int]]:
     while at < len(data):
         length, partition, index = _INDEX.unpack_from(data, at)
         mark = data.index(_MARK, at) + len(_MARK)
-        yield partition, index, int(data[mark : mark + len(_DIGITS)])
+        yield partition, index, int(data[mark : mark + _DIGITS])
         at += length
 
 
@@ -162,8 +173,9 @@ def delays(count: int, due_per_second: int, rounds: int, many: int) -> list[Resu
     results: list[Result] = []
     try:
         before = rss_mb(waiting)
-        first_due_ms = wall_ms() + 1000 * count // SEND_PER_SECOND + rounds * 12_000 + 5000
-        rate = send_delays(waiting, count, first_due_ms, due_per_second)
+        probe = send_delays(idle, spread(5000, wall_ms() + 30 * _DAY_MS, due_per_second))
+        first_due_ms = wall_ms() + round(1500 * count / probe) + rounds * 12_000 + 5000
+        rate = send_delays(waiting, spread(count, first_due_ms, due_per_second))
         results.append(Result(f"delays sent, one by one, up to {count:,}", round(rate), "messages/s"))
         results.append(
             Result(f"memory of the broker with {count:,} delays", round(rss_mb(waiting)), "MB", before, None)

@@ -1,7 +1,6 @@
 """Commands for messages that failed, wait or are sent again: what they print, what they refuse, how they end."""
 
 import json
-import sys
 
 import pytest
 
@@ -307,8 +306,3 @@ def test_a_command_that_is_interrupted_leaves_the_job_to_the_broker(shop, admin,
     monkeypatch.setattr("lakemq.cli.following.time.sleep", interrupt)
     refused(shop("dead", "delete", "--execute"), 130, "the broker goes on with it", "lakemq job show")
     assert admin.good("GET", "/v1/jobs")[0]["state"] == "running"
-
-
-def test_small_commands_load_nothing_of_the_broker(shop):
-    assert "lakemq.cli.following" in sys.modules
-    assert good(shop("dead", "--help")).out.count("\n") < 40

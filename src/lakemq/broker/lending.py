@@ -26,7 +26,7 @@ from lakemq.delivery.intervals import Intervals
 from lakemq.delivery.loans import Lease, Loans
 from lakemq.delivery.retry_queue import RetryQueue
 from lakemq.delivery.selection import is_expired, select, until_conflict
-from lakemq.delivery.settlement import Acked, Entry, Retry, Stuck
+from lakemq.delivery.settlement import Acked, DeadLetter, Entry, Retry, Stuck
 from lakemq.errors import LakeMQError, ReadError
 from lakemq.policy import ConsumerPolicy
 from lakemq.storage.fetch import RecordSlice
@@ -261,7 +261,7 @@ class Lender:
             slices = self._old_enough(lending, partition, slices, policy.delay_ms, now)
         keys: frozenset[bytes] = frozenset()
         if is_ordered and policy.is_concurrent:
-            slices, keys = self._without_busy_keys(lending, partition, slices, now)
+            slices, keys = self._without_busy_keys(lending, partition, first, slices, now)
         if not slices:
             return EMPTY, None
         lease = Lease(connection.port.id, partition, first, slices[-1].next_index, end_ms, keys)
@@ -329,23 +329,26 @@ class Lender:
         return slices
 
     def _without_busy_keys(
-        self, lending: Lending, partition: int, slices: Slices, now: Now
+        self, lending: Lending, partition: int, first: int, slices: Slices, now: Now
     ) -> tuple[Slices, frozenset[bytes]]:
-        """Cut at the first message whose key somebody has in hand, or is stuck: order is per key."""
+        """Cut at the first message whose key somebody has in hand, or is stuck before it: order is per key."""
         busy = {key for lease in lending.loans.leases(partition) for key in lease.keys}
         state, now_ms = self._ledger.state, self._clock.read(now)
-        head, _ = until_conflict(slices[0].messages, 1, ()) if slices else (None, None)
-        first, after = (head.first_index, head.next_index) if head is not None else (0, 0)  # of a batch all of it
+        waits = _EVERYTHING  # the next that is not due: of a batch nothing is handed out before all of it may be
         for row in state.setbacks.stuck(lending.number, partition).values():
-            is_next = first <= row.message_index < after and row.due_ms <= now_ms
-            if not is_next and not state.acks.is_acked(lending.number, partition, row.message_index):
+            if state.acks.is_acked(lending.number, partition, row.message_index):
+                continue
+            if row.message_index < first:
                 position = self._group.locate(lending.topic_number, partition, row.message_index)
                 message, _ = self._references.read(position, row.message_index)
                 busy.add(message.business_id.encode())
+            elif row.due_ms > now_ms:
+                waits = min(waits, row.message_index)
         taken: set[bytes] = set()
         kept: Slices = []
         for one in slices:
-            picked, keys = until_conflict(one.messages, one.message_count, busy)
+            count = one.message_count - (one.next_index > waits)
+            picked, keys = until_conflict(one.messages, count, busy)
             taken |= keys
             if picked is not None:
                 kept.append(
@@ -397,8 +400,9 @@ class Lender:
                     entries.append(Acked(lending.number, lease.partition, first, after))
                     self._metrics.settled[lending.topic, lending.app, name] += after - first
             for first, after in chosen.expired:
+                taken = sum(isinstance(entry, DeadLetter) for entry in entries)
                 entries += self._outcomes.dead_entries(
-                    lending, lease.partition, first, after, "expired", "its EXPIRE has passed", now
+                    lending, lease.partition, first, after, "expired", "its EXPIRE has passed", now, taken=taken
                 )
         if entries:
             self._settle(lending, entries, now)

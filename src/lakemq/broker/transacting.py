@@ -5,6 +5,8 @@ transaction whose messages are all of one partition is committed by the very rec
 crash left out after a decision is stored by `finish`, before anybody is served.
 """
 
+import re
+import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -18,7 +20,7 @@ from lakemq.broker.ledger import Ledger
 from lakemq.broker.metrics import Metrics
 from lakemq.broker.sessions import Connection, Sessions
 from lakemq.broker.undecided import Undecided
-from lakemq.broker.waiters import Buffers, CommandReply, Waiters
+from lakemq.broker.waiters import Buffers, CommandReply, Reply, Waiters
 from lakemq.checksum import crc32
 from lakemq.cluster.metadata import Topic
 from lakemq.delivery.transactions import (
@@ -55,13 +57,12 @@ from lakemq.storage.disk import Buffer
 from lakemq.storage.journal_record import HEADER_BYTES, RecordType
 from lakemq.storage.partition_group import MESSAGE_COUNT_MAX
 from lakemq.wire.commands import Ack
-from lakemq.wire.header import Header
+from lakemq.wire.header import MAGIC, Header
 from lakemq.wire.messages import MessageBlock
 from lakemq.wire.own import (
     FetchTransactions,
     FetchTransactionsAck,
     Transact,
-    TransactAck,
     TransactionFound,
     TransactOutcome,
 )
@@ -79,6 +80,8 @@ from lakemq.wire.produce_run import any_special
 _LISTED_MAX = 1000  # in one answer
 _JOINED_BYTES_MAX = 1 << 20  # parts of one partition become one record up to this size
 _FINISH_EVERY_MS = 1000
+_TRANSACT_ACK = struct.Struct(">iIBBibqBhi")  # a response's header without an error, and a code
+_MAY_BE_SPECIAL = re.compile(rb"UNIQ_ID|DELIVER_AT|DELAY_LEVEL|EXPIRE|\\")
 _UNIQ_MARK = UNIQ_ID.encode()
 
 
@@ -91,6 +94,48 @@ class _Content(NamedTuple):
     messages: Buffer
     address: bytes
     numbers: list[int]
+
+
+class _TransactReply(Reply):
+    """The answer to a TRANSACT, which comes by the thousand: laid out here, in one go."""
+
+    __slots__ = ("_header", "_now")
+
+    def __init__(
+        self,
+        connection: Connection,
+        header: Header,
+        command: Transact,
+        ledger: Ledger,
+        config: BrokerConfig,
+        now: Now,
+    ) -> None:
+        self.connection = connection
+        self.end_position = ledger.group.journal.end_position
+        self.buffers = [
+            _TRANSACT_ACK.pack(
+                _TRANSACT_ACK.size,
+                MAGIC,
+                header.version,
+                header.qos_bits << 1 | 1,
+                header.request_id,
+                -header.type,
+                now.wall_ms,
+                0,
+                0,
+                0,
+            )
+        ]
+        self.waits_for_sync = True
+        self.request_bytes = sum([len(part) for part in command.parts])
+        self.deadline_ms = now.monotonic_ms + config.produce_timeout_ms
+        self._header = header
+        self._now = now
+
+    def refusal(self, error: LakeMQError) -> Buffers:
+        """A header with the error."""
+        assert self.connection is not None
+        return encode(self.connection, self._header, None, self._now, error)
 
 
 class Transacting:
@@ -168,7 +213,7 @@ class Transacting:
         connection.check_app(command.app, self._config.admin_app)
         self._check_producer(connection, command.topic, command.app)
         self._transact(connection, command, now)
-        self._park(connection, header, TransactAck(), None, now, sum(map(len, command.parts)))
+        self._waiters.park(_TransactReply(connection, header, command, self._ledger, self._config, now))
 
     def fetch_transactions(self, connection: Connection, header: Header, command: FetchTransactions, now: Now) -> None:
         """List those that are open and have an id of the application's own."""
@@ -578,8 +623,8 @@ class Transacting:
             client_address=address,
             note=note,
         )
-        self._ledger.state.expiring.apply(topic.number, partition, messages)
-        if bytes(messages).find(_UNIQ_MARK) >= 0:
+        if _MAY_BE_SPECIAL.search(messages) is not None:
+            self._ledger.state.expiring.apply(topic.number, partition, messages)
             index = first_index
             for key, indexes, _, _ in _walk(topic.number, app, messages):
                 if key is not None:
@@ -684,7 +729,7 @@ def _may_join(waiting: list[Part], part: Part) -> bool:
 
 def _check_messages(messages: Buffer, count: int) -> bool:
     """Whether any has an id; BadParameterError if one is to wait, which it cannot inside a transaction."""
-    if not any_special(messages, 0, count, 0):
+    if _MAY_BE_SPECIAL.search(messages) is None or not any_special(messages, 0, count, 0):
         return False
     has_id = False
     at = 0

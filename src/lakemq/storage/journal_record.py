@@ -44,9 +44,7 @@ class RecordType(IntEnum):
     TABLE = 2  # at the head of each segment: how far every partition and term had come
     TOPIC = 3
     ACK = 4
-    RETRY = 5
     DELAY = 6
-    DEAD_LETTER = 7
     TRANSACTION = 8
     POLICY = 9
     SNAPSHOT = 10  # behind the table of a segment: a part of what its users made of all before it

@@ -43,7 +43,9 @@ def _dead_letter_routes(router: APIRouter, ask: Asking) -> None:
     async def list_dead(wish: Annotated[models.DeadLetterListing, Query()]) -> Any:
         return await ask("list_dead", **wish.model_dump(exclude_none=True))
 
-    a_line = {200: {"content": {LINES: {"schema": models.DeadLetterDetails.model_json_schema()}}}}
+    a_line: dict[int | str, dict[str, Any]] = {
+        200: {"content": {LINES: {"schema": models.DeadLetterDetails.model_json_schema()}}}
+    }
 
     @router.get("/dead-letters/export", response_class=StreamingResponse, responses=a_line)
     async def export_dead(wish: Annotated[models.DeadLetterQuery, Query()]) -> StreamingResponse:
