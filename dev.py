@@ -21,6 +21,7 @@ SYSTEM_PACKAGES: dict[str, str] = {
     "mkfs.ext4": "e2fsprogs",
     "mkfs.xfs": "xfsprogs",
     "mount": "mount",
+    "pg_ctlcluster": "postgresql",
 }
 CANNOT_RUN = 77  # the exit status of a fault command on a machine that lacks what it needs
 

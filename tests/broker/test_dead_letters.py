@@ -8,12 +8,15 @@ import json
 import random
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.fix_broker import FULL, make_broker
+from broker.fix_broker import DOCUMENTED, FULL, JOYQUEUE, BrokerLife, make_broker
+from lakemq.broker.admin import CHANGES
+from lakemq.broker.delivery_admin import DELIVERY_ACTIONS
 from lakemq.broker.events import AdminAsked
+from lakemq.broker.opening import Opening
 from lakemq.errors import (
     BadParameterError,
     ConsumerNotFoundError,
@@ -24,6 +27,7 @@ from lakemq.errors import (
     WriteError,
 )
 from lakemq.message import Qos
+from lakemq.storage.journal_record import RecordType
 from lakemq.wire.own import Settle, Settlement, TopicSettlements
 
 DONE, RETRY, DEAD = 0, 1, 2
@@ -127,10 +131,11 @@ def test_a_message_that_nobody_got_before_its_time_was_over_is_a_dead_letter():
     assert (row["cause"], row["offset"]) == ("expired", 0)
 
 
-def test_what_is_over_a_rate_is_a_dead_letter_where_the_policy_says_so():
+@pytest.mark.parametrize("dialect", [DOCUMENTED, JOYQUEUE], ids=lambda one: one.value)
+def test_what_is_over_a_rate_is_a_dead_letter_where_the_policy_says_so(dialect):
     life = make_broker(partitions=1)
     limited(life)
-    peer = life.peer()
+    peer = life.peer(dialect=dialect)
     assert peer.produce(b"x")[1][0].index == 0
     code, (result,) = peer.produce(b"y")
     assert (code, result.partition, result.index) == (0, 0, -1)
@@ -251,13 +256,13 @@ def test_a_page_ends_early_rather_than_hold_up_the_broker():
         bury(life, bytes(200_000), reason=str(number))
     import lakemq.broker.dead_letter_view as view
 
-    before, view._READ_BYTES_MAX = view._READ_BYTES_MAX, 300_000
+    before, view._BYTES_MAX = view._BYTES_MAX, 600_000
     try:
         page = life.ask("list_dead", order="oldest")
         assert [row["id"] for row in page["rows"]] == [1, 2]
         assert [row["id"] for row in life.ask("list_dead", order="oldest", after=page["next"])["rows"]] == [3, 4]
     finally:
-        view._READ_BYTES_MAX = before
+        view._BYTES_MAX = before
 
 
 def test_a_dead_letter_is_shown_whole():
@@ -325,6 +330,21 @@ def test_what_is_edited_stays_so_and_is_resent_so(end):
     (message,) = fetch(life.peer().consumes())
     assert (message.body, message.business_id, message.attributes["more"]) == (b"good", "new", "2")
     assert (message.attributes["LAKEMQ_PARTITION"], message.attributes["LAKEMQ_INDEX"]) == ("1", "0")
+
+
+def test_what_was_edited_can_be_given_to_clients_of_joyqueue():
+    life = make_broker(partitions=1)
+    bury(life, b"bad")
+    life.ask("edit_dead", id=1, by="ann", text="good")
+    life.ask("resend_dead", id=1, by="ann")
+    assert life.peer(dialect=JOYQUEUE).consumes().fetch() == [b"good"]
+
+
+def test_each_worker_has_its_own_and_whoever_owns_the_metadata_does_not_matter():
+    life = BrokerLife(owns_metadata=False)
+    assert life.ask("list_dead")["count"] == 0
+    assert life.ask("delete_dead_many", by="ann", execute=True)["job"] is None
+    assert not set(DELIVERY_ACTIONS) & CHANGES
 
 
 def test_a_part_may_be_edited_and_the_rest_stays():
@@ -1159,3 +1179,46 @@ class DeadLetterModel(RuleBasedStateMachine):
 
 TestDeadLetterModel = DeadLetterModel.TestCase
 TestDeadLetterModel.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    requests=st.lists(
+        st.lists(st.one_of(st.just(1), st.integers(1, 5)), min_size=1, max_size=4), min_size=1, max_size=6
+    ),
+    order=st.randoms(use_true_random=False),
+)
+def test_messages_are_opened_as_references_find_them(requests, order):
+    life = make_broker(partitions=1)
+    peer = life.peer()
+    number = 0
+    for sizes in requests:
+        sent = []
+        for size in sizes:
+            made = [b"%d" % (number + nth) for nth in range(size)]
+            number += size
+            sent.append(made[0] if size == 1 else tuple(made))
+        peer.produce(*sent, attributes={"TAGS": "t"})
+    group, opening = life.engine.group, Opening(life.engine.group)
+    places = [(group.locate(life.topic_number("orders"), 0, index), index) for index in range(number)]
+    order.shuffle(places)
+    for position, index in places:
+        assert opening.read(position, index) == life.broker.references.read(position, index)
+    for position, index in [(places[0][0], number), (places[0][0], -1), (life.journal.end_position, 0), (3, 0)]:
+        with pytest.raises(ReadError):
+            opening.read(position, index)
+
+
+def test_a_reference_to_what_is_no_message_is_refused():
+    life = make_broker(partitions=1)
+    bury(life, b"x")
+    opening = Opening(life.engine.group)
+    others = [
+        found.position
+        for found in life.engine.group.records(0, life.journal.written_position)
+        if found.header.type not in (RecordType.MESSAGES, RecordType.KEPT)
+    ]
+    assert len(others) > 3
+    for position in others:
+        with pytest.raises(ReadError):
+            opening.read(position, 0)

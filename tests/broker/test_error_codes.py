@@ -28,6 +28,7 @@ from broker.fix_broker import (
 )
 from lakemq.broker.admin import ACTIONS
 from lakemq.broker.events import StopAsked
+from lakemq.delivery.transactions import TransactionLimits
 from lakemq.envelope import pack
 from lakemq.errors import LakeMQError, UnknownError, from_status
 from lakemq.message import MESSAGE_BYTES_MAX, Qos
@@ -63,8 +64,6 @@ CANNOT_OCCUR = {
     115: "no replicas",
     116: "no replicas",
     117: "no replicas",
-    137: "no transactions yet: PREPARE gives none out",
-    139: "no transactions yet: COMMIT finds none",
     141: "whatever a produce fails by has a code of its own",
     142: "whatever a fetch fails by has a code of its own",
     143: "an ordered topic has no state beside its messages",
@@ -625,14 +624,35 @@ def _(life, dialect):
     yield peer.ask(ProduceMessagePrepare("orders", "shop")).status
 
 
-@case(148, "PREPARE")
+@case(148, "PREPARE", transactions=TransactionLimits(open_max=1))
 def _(life, dialect):
     peer = life.peer(dialect=dialect)
     peer.ask(AddProducer(("orders",), "shop"))
+    assert peer.ask(ProduceMessagePrepare("orders", "shop")).body.code == 0
     yield
     answer = peer.ask(ProduceMessagePrepare("orders", "shop"))
     yield answer.body.code
     assert answer.body.tx_id == ""
+
+
+@case(137, "PREPARE with an id that is open")
+def _(life, dialect):
+    peer = life.peer(dialect=dialect)
+    peer.ask(AddProducer(("orders",), "shop"))
+    assert peer.ask(ProduceMessagePrepare("orders", "shop", 1, "order-1")).body.code == 0
+    yield
+    yield peer.ask(ProduceMessagePrepare("orders", "shop", 2, "order-1")).body.code
+
+
+@case(139, "COMMIT of what was rolled back")
+def _(life, dialect):
+    peer = life.peer(dialect=dialect)
+    peer.ask(AddProducer(("orders",), "shop"))
+    tx_id = peer.ask(ProduceMessagePrepare("orders", "shop")).body.tx_id
+    assert peer.produce(b"x", tx_id=tx_id)[0] == 0
+    assert peer.ask(ProduceMessageRollback("orders", "shop", tx_id)).body.code == 0
+    yield
+    yield peer.ask(ProduceMessageCommit("orders", "shop", tx_id)).body.code
 
 
 @case(138, "an unknown transaction")

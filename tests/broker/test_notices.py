@@ -1,7 +1,6 @@
 """The broker tells producers that it would rather be left, and that it is well again (DMQ's notices)."""
 
 from broker.fix_broker import DOCUMENTED, JOYQUEUE, make_broker
-
 from lakemq.broker.events import StopAsked
 from lakemq.wire.session import Heartbeat
 

@@ -1,8 +1,8 @@
 """Replay: a live group is moved to another place, by offset or time, after a look at what that would do."""
 
 import pytest
-from broker.fix_broker import make_broker
 
+from broker.fix_broker import make_broker
 from lakemq.errors import LakeMQError
 
 

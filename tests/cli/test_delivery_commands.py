@@ -297,6 +297,18 @@ def test_a_job_that_could_not_do_all_says_what_failed(shop, admin):
         done = refused(shop("dead", "resend", "--to", "topic", "--execute"), 9, "not done: dead letter 2")
     assert "done" in done.out
     assert count(admin) == 1
+    (job,) = good(shop("job", "list", "-o", "json")).json
+    assert "not done: dead letter 2" in good(shop("job", "show", job["id"])).err
+    refused(shop("job", "show", job["id"], "--wait"), 9)
+
+
+def test_a_job_that_failed_says_why(shop, admin):
+    options = ["--partition", 0, "--first", 0, "--to-topic", "copies", "--per-second", 1, "--no-wait", "--execute"]
+    job = good(shop("topic", "resend", "orders", *options, "-o", "json")).json
+    admin.good("DELETE", "/v1/topics/copies")
+    with passing_time(admin):
+        refused(shop("job", "show", job["id"], "--wait"), 1, "failed: there is no topic 'copies'")
+    assert good(shop("job", "show", job["id"], "-o", "json")).json["state"] == "failed"
 
 
 def test_a_command_that_is_interrupted_leaves_the_job_to_the_broker(shop, admin, monkeypatch):

@@ -21,6 +21,7 @@ from lakemq.testing.simulation import Simulation
 
 BLOCK_SEEDS = 20
 VIOLATIONS_SHOWN = 20
+LATENESS = ("<= 0 ms", "<= 20 ms", "<= 50 ms", "<= 100 ms", "<= 500 ms", "<= 1000 ms", "> 1000 ms")
 PROGRESS_S = 5.0
 
 
@@ -94,6 +95,10 @@ def summary(outcome: Outcome) -> Iterator[str]:
     names = ("starts", "died by kill", "died by power", "died in recovery", "failed", "stopped", "refused turns")
     yield ", ".join(f"{counts[name]} {name}" for name in names)
     yield f"{counts['syncs']} syncs, {counts['checkpoints']} checkpoints, {counts['index told']} looks at ack indexes"
+    names = ("said failed", "said dead", "retries delivered", "dead letters", "stuck", "transactions", "delays")
+    yield ", ".join(f"{counts[name]} {name}" for name in names)
+    for kind in ("retry late ", "delay late "):
+        yield kind.strip() + ": " + ", ".join(f"{counts[kind + one]} {one}" for one in LATENESS)
     faults = [f"{name[6:]} {count}" for name, count in sorted(counts.items()) if name.startswith("fault ")]
     yield "faults: " + ", ".join(faults)
     codes = [f"{name[5:]} {count}" for name, count in sorted(counts.items()) if name.startswith("code ")]
@@ -105,7 +110,7 @@ def watch(seed: int) -> int:
     simulation = Simulation(seed, say)
     plan = simulation.plan
     say(f"{plan.broker}\n{plan.storage}")
-    for one in (*plan.topics, *plan.producers, *plan.consumers, *plan.observers, *plan.planned):
+    for one in (*plan.topics, plan.policies, *plan.producers, *plan.transactors, *plan.consumers, *plan.observers, *plan.planned):
         say(str(one))
     ask = Client.ask
 

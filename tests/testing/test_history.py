@@ -2,9 +2,12 @@
 
 import pytest
 
+from lakemq.delivery.settlement import DeadLetter
 from lakemq.message import Qos
+from lakemq.testing.facts import Delivered, Said
 from lakemq.testing.history import CarrierOf, History, ViolationError, outcome_of
 from lakemq.testing.invariants import FinalState, PartitionRead, check
+from lakemq.testing.transacted import COMMITTED, ROLLED_BACK, Transacted
 
 KEY = ("t", "app", 0)
 
@@ -157,62 +160,112 @@ def test_I09_what_was_read_is_gone(story):
         story.check()
 
 
-# --- I05, I06, I07, I13, I14 -----------------------------------------------------------------------------------------
+# --- I05, I06, I07, I13 ----------------------------------------------------------------------------------------------
+
+
+def ack(story, *indexes, outcome=0):
+    """A consumer says something of messages of partition 0."""
+    story.history.say(KEY, [Said(Delivered(index, index, 0, index, index), outcome) for index in indexes], story.now_ms)
+
+
+def acked(story, *indexes, may_be_ignored=False):
+    ack(story, *indexes)
+    story.history.acked(KEY, story.history.ask(KEY), indexes, may_be_ignored=may_be_ignored)
+
+
+def told(story, index):
+    story.history.told(KEY, story.history.ask(KEY), index)
 
 
 def test_I05_the_ack_index_falls(story):
-    history = story.history
-    history.ack(KEY, [0, 1, 2])
-    history.acked(KEY, history.ask(KEY), 0, 2, may_be_ignored=False)
+    acked(story, 0, 1, 2)
     with broken("I05"):
-        history.told(KEY, history.ask(KEY), 2)
+        told(story, 2)
+
+
+def test_I05_acks_in_any_order_move_it_over_what_is_done(story):
+    acked(story, 1, 2)
+    told(story, 0)
+    acked(story, 0)
+    with broken("I05"):
+        told(story, 2)
+
+
+def test_I05_one_that_leaves_a_gap_may_be_ignored(story):
+    acked(story, 1, may_be_ignored=True)
+    acked(story, 0)
+    told(story, 1)
 
 
 def test_I05_a_question_asked_before_the_ack_may_be_answered_as_of_then(story):
-    history = story.history
-    before = history.ask(KEY)
-    history.ack(KEY, [0])
-    history.acked(KEY, history.ask(KEY), 0, 0, may_be_ignored=False)
-    history.told(KEY, before, 0)
+    before = story.history.ask(KEY)
+    acked(story, 0)
+    story.history.told(KEY, before, 0)
 
 
 @pytest.mark.parametrize("durable", [0, 1])
 def test_I05_lost_power_may_take_acks_that_were_not_synced(story, durable):
-    history = story.history
-    history.ack(KEY, [0, 1])
-    history.acked(KEY, history.ask(KEY), 0, 1, may_be_ignored=False)
-    history.power_lost(50, {}, {KEY: durable})
-    history.told(KEY, history.ask(KEY), durable)
+    acked(story, 0, 1)
+    story.history.power_lost(50, {}, {KEY: durable})
+    told(story, durable)
     if durable:
         with broken("I05"):
-            history.told(KEY, history.ask(KEY), 0)
+            told(story, 0)
 
 
 def test_I05_a_seek_moves_it_anywhere(story):
-    history = story.history
-    history.ack(KEY, range(5))
-    history.acked(KEY, history.ask(KEY), 0, 4, may_be_ignored=False)
-    history.seek(KEY)
-    history.told(KEY, history.ask(KEY), 1)
-    history.sought(KEY, 5, 100)
-    history.told(KEY, history.ask(KEY), 1)
+    acked(story, *range(5))
+    release = story.history.seek(KEY)
+    told(story, 1)
+    story.history.sought(KEY, release, 5, 100)
+    told(story, 1)
 
 
 def test_I06_the_index_passes_a_message_that_nobody_acked(story):
-    story.history.ack(KEY, [0, 2])
+    ack(story, 0, 2)
     with broken("I06"):
-        story.history.told(KEY, story.history.ask(KEY), 3)
+        told(story, 3)
 
 
-def test_I06_an_ack_with_a_gap_is_taken(story):
-    story.history.ack(KEY, [1])
+def serve(story, **policy):
+    story.history.serves("t", "app", policy)
+
+
+def test_I06_what_failed_may_be_passed_for_it_is_tried_again(story):
+    ack(story, 0)
+    ack(story, 1, outcome=1)
+    told(story, 2)
+
+
+@pytest.mark.parametrize("policy", [{"is_retry": False}, {"is_sequential": True}], ids=["no retries", "in order"])
+def test_I06_where_it_is_not_what_failed_is_not_passed(story, policy):
+    serve(story, **policy)
+    ack(story, 0, outcome=1)
     with broken("I06"):
-        story.history.acked(KEY, story.history.ask(KEY), 1, 1, may_be_ignored=False)
+        told(story, 1)
+
+
+def test_I06_in_order_one_that_failed_often_enough_is_passed(story):
+    serve(story, is_sequential=True, retry_times=2)
+    ack(story, 0, outcome=1)
+    ack(story, 0, outcome=1)
+    told(story, 1)
+
+
+def test_I06_one_that_a_filter_leaves_out_is_passed(story):
+    serve(story, filter="red")
+    number, story.bodies[0] = story.history.make_payload("p", "t", "k", b"", {"TAGS": "blue"})
+    story.see(number, 0)
+    told(story, 1)
+    wanted, story.bodies[1] = story.history.make_payload("p", "t", "k", b"", {"TAGS": "red"})
+    story.see(wanted, 1)
+    with broken("I06"):
+        told(story, 2)
 
 
 def test_I07_a_message_that_was_never_delivered(story):
     one = story.send()
-    story.history.ack(KEY, [0])
+    ack(story, 0)
     with broken("I07"):
         story.check(one, ack_indexes={KEY: 1})
 
@@ -223,14 +276,132 @@ def test_I13_an_app_that_is_not_at_the_end(story):
         story.check(one, ack_indexes={KEY: 0})
 
 
-def lend(story, connection, at_ms, lease_ms=100):
-    story.history.lent(KEY, connection, [], at_ms, lease_ms, is_over=False)
+def lend(story, connection, at_ms, lease_ms=100, index=0, attempt=1, partition=0):
+    if not story.history.payloads:
+        story.history.make_payload("p", "t", "k", b"")
+    found = [Delivered(index, 0, 0, 0 if attempt > 1 else index, index, attempt)]
+    key = ("t", "app", partition)
+    story.history.lent(key, connection, found, at_ms, lease_ms, is_over=False, now_ms=at_ms)
+
+
+def letter(index=0, **more):
+    row = {"id": 1, "cause": "exhausted", "reason": "", "subscription": 1, "app": "app", "topic": 1, "topic_name": "t"}
+    row |= {"partition": 0, "message_index": index, "position": 0, "attempts": 1, "first_ms": 0, "died_ms": 0}
+    return KEY, DeadLetter(**(row | more))
+
+
+def test_I13_a_message_that_failed_and_is_nowhere(story):
+    one = story.send()
+    lend(story, 1, 10)
+    ack(story, 0, outcome=1)
+    with broken("I13"):
+        story.check(one, ack_indexes={KEY: 1})
+    serve(story, retry_times=1)
+    story.check(one, ack_indexes={KEY: 1}, dead=[letter()])
+
+
+def test_I13_a_dead_letter_twice_or_for_nothing(story):
+    one = story.send()
+    serve(story, retry_times=1)
+    lend(story, 1, 10)
+    with broken("I13"):
+        story.check(one, ack_indexes={KEY: 1}, dead=[letter(), letter(id=2)])
+    serve(story, retry_times=5)
+    with broken("I13"):
+        story.check(one, ack_indexes={KEY: 1}, dead=[letter()])
+    ack(story, 0, outcome=2)
+    story.check(one, ack_indexes={KEY: 1}, dead=[letter()])
+
+
+# --- I12 -------------------------------------------------------------------------------------------------------------
+
+
+def test_I12_a_retry_before_its_time(story):
+    serve(story, retry_first_ms=100, retry_factor=2)
+    lend(story, 1, 10, lease_ms=10_000)
+    story.now_ms = 20
+    ack(story, 0, outcome=1)
+    with broken("I12"):
+        lend(story, 1, 119, index=7, attempt=2, partition=32767)
+    lend(story, 1, 120, index=7, attempt=2, partition=32767)
+
+
+def test_I12_a_retry_after_a_lease_that_ran_out(story):
+    serve(story, retry_first_ms=100)
+    lend(story, 1, 10, lease_ms=50)
+    with broken("I12"):
+        lend(story, 1, 159, index=7, attempt=2, partition=32767)
+    lend(story, 1, 160, index=7, attempt=2, partition=32767)
+
+
+def test_I12_an_attempt_that_nobody_made(story):
+    lend(story, 1, 10)
+    with broken("I12"):
+        lend(story, 1, 99_999, index=7, attempt=3, partition=32767)
+
+
+def test_I12_a_message_that_others_wait_for_before_its_time(story):
+    serve(story, is_sequential=True, retry_first_ms=100)
+    lend(story, 1, 10)
+    asked = story.history.ask(KEY)
+    said = Said(Delivered(0, 0, 0, 0, 0), 1)
+    story.history.begin_release(KEY)
+    story.history.stuck(KEY, asked, said, 20, 25)
+    with broken("I12"):
+        lend(story, 2, 119)
+
+
+def test_I12_a_delay_before_its_time(story):
+    one = story.send(code=None)
+    story.history.delay(story.history.sends[0], 500, 500)
+    with broken("I12"):
+        story.history.body_of("t", 0, 0, story.bodies[one], 499)
+    story.history.body_of("t", 0, 0, story.bodies[one], 500)
+
+
+def test_I12_a_delay_that_was_cancelled_and_came(story):
+    one = story.send(code=None)
+    story.history.delay(story.history.sends[0], 5, 5)
+    story.history.surely_cancelled[one] = 4
+    story.history.first_seen_ms[one] = 5
+    story.history.delayed.clear()
+    with broken("I12"):
+        story.check(one)
+
+
+def test_I01_a_delay_that_was_acked_is_lost(story):
+    number, story.bodies[0] = story.history.make_payload("p", "t", "k", b"")
+    send = story.history.send("p", 1, "t", Qos.FLUSH, [CarrierOf((number,))], -1, 0)
+    story.history.delay(send, 50, 50)
+    story.history.sent(send, 0, [(0, -1)], 5)
+    with broken("I01"):
+        story.check()
+    story.history.cancelled.add(number)
+    story.check()
+
+
+# --- I14 -------------------------------------------------------------------------------------------------------------
 
 
 def test_I14_a_partition_in_two_hands(story):
     lend(story, 1, 10)
     with broken("I14"):
-        lend(story, 2, 50)
+        lend(story, 2, 50, index=1)
+
+
+def test_I14_a_message_in_two_hands(story):
+    serve(story, is_concurrent=True)
+    lend(story, 1, 10)
+    lend(story, 2, 50, index=1)
+    with broken("I14"):
+        lend(story, 3, 60, index=1)
+
+
+def test_I14_a_key_in_two_hands(story):
+    serve(story, is_concurrent=True, is_sequential=True)
+    lend(story, 1, 10)
+    with broken("I1[04]"):
+        lend(story, 2, 50, index=1)
 
 
 @pytest.mark.parametrize("how", ["time", "ack", "gone", "died", "seek"])
@@ -249,11 +420,98 @@ def test_I14_a_lease_that_may_be_over_is_no_violation(story, how):
     lend(story, 2, 110 if how == "time" else 50)
 
 
-def test_I14_an_ack_under_way_when_it_is_lent_may_end_the_new_lease(story):
-    story.history.begin_release(KEY)
+def test_I14_an_ack_of_one_message_ends_no_lease_on_another(story):
     lend(story, 1, 10)
-    story.history.end_release(KEY, 60)
+    story.history.begin_release(KEY, [5])
+    with broken("I14"):
+        lend(story, 2, 50)
+
+
+def test_I14_an_ack_under_way_when_it_is_lent_may_end_the_new_lease(story):
+    release = story.history.begin_release(KEY)
+    lend(story, 1, 10)
+    story.history.end_release(KEY, release, 60)
     lend(story, 2, 50)
+
+
+# --- order of what is handed out -------------------------------------------------------------------------------------
+
+
+def test_I10_in_order_nothing_overtakes_what_failed(story):
+    serve(story, is_sequential=True)
+    lend(story, 1, 10)
+    ack(story, 0, outcome=1)
+    story.history.begin_release(KEY)
+    with broken("I10"):
+        lend(story, 1, 50, index=1)
+
+
+def test_I10_by_key_others_may_overtake(story):
+    serve(story, is_sequential=True, is_concurrent=True)
+    for number in range(3):
+        story.history.make_payload("p", "t", "k" if number != 1 else "other", b"")
+    history = story.history
+    history.lent(KEY, 1, [Delivered(0, 0, 0, 0, 0)], 10, 100, is_over=True)
+    ack(story, 0, outcome=1)
+    history.lent(KEY, 1, [Delivered(1, 1, 0, 1, 1)], 20, 100, is_over=True)
+    with broken("I10"):
+        history.lent(KEY, 1, [Delivered(2, 2, 0, 2, 2)], 30, 100, is_over=True)
+
+
+# --- I11 -------------------------------------------------------------------------------------------------------------
+
+
+def transact(story, *outcomes, sends=2):
+    """A transaction with so many messages, and what was asked for and answered."""
+    transaction = Transacted(0, "t", "tx")
+    story.history.transactions.append(transaction)
+    for _ in range(sends):
+        number = story.send(index=-1, code=None)
+        send = story.history.sends[-1]
+        send.transaction = 0
+        story.history.sent(send, 0, [(0, -1)], story.now_ms)
+        transaction.sends.append(send)
+        assert number >= 0
+    for outcome, code in outcomes:
+        transaction.asked.add(outcome)
+        transaction.answered(outcome, code)
+    return [send.carriers[0].ids[0] for send in transaction.sends]
+
+
+def test_I11_all_or_nothing(story):
+    one, other = transact(story, (COMMITTED, 0))
+    story.check(one, other)
+    with broken("I11"):
+        story.history.seen.clear()
+        story.check(one)
+
+
+def test_I11_half_of_one_whose_outcome_nobody_knows(story):
+    one, _ = transact(story, (COMMITTED, 3))
+    with broken("I11"):
+        story.check(one)
+
+
+@pytest.mark.parametrize("outcomes", [[], [(ROLLED_BACK, 0)]], ids=["undecided", "rolled back"])
+def test_I11_what_was_not_committed_is_seen(story, outcomes):
+    one, other = transact(story, *outcomes)
+    with broken("I11"):
+        story.check(one, other)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [(COMMITTED, 0), (ROLLED_BACK, 0)],
+        [(COMMITTED, 0), (COMMITTED, 139)],
+        [(COMMITTED, 0), (COMMITTED, 138)],
+        [(ROLLED_BACK, 0), (COMMITTED, 138)],
+    ],
+)
+def test_I11_one_outcome(story, answers):
+    with broken("I11"):
+        transact(story, *answers)
+    transact(story, (COMMITTED, 0), (COMMITTED, 0), (ROLLED_BACK, 139))
 
 
 # --- I10 -------------------------------------------------------------------------------------------------------------

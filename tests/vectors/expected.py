@@ -62,6 +62,8 @@ from lakemq.wire.own import (
     ExtendLeaseAck,
     FetchRange,
     FetchRangeAck,
+    FetchTransactions,
+    FetchTransactionsAck,
     PartitionRange,
     PartitionTime,
     SetFilter,
@@ -74,6 +76,9 @@ from lakemq.wire.own import (
     TopicSettledCodes,
     TopicSettlements,
     TopicTimes,
+    Transact,
+    TransactAck,
+    TransactionFound,
 )
 from lakemq.wire.produce import (
     FetchProduceFeedback,
@@ -1105,6 +1110,19 @@ _OWN = {
     ),
     "documented/63_set_filter.request": Expected(request(63, 63), SetFilter("orders", "shop.g", "paid || refund")),
     "documented/63_set_filter.response": Expected(response(63, 63), SetFilterAck()),
+    "documented/64_transact.request": Expected(
+        request(64, 64),
+        Transact("orders", "shop", "mine-1", "order-77", 60000, 0, 1, (block("documented/64_transact.request"),)),
+        messages=_PRODUCE["documented/50_produce_message.request"].messages,
+    ),
+    "documented/64_transact.response": Expected(response(64, 64), TransactAck()),
+    "documented/65_fetch_transactions.request": Expected(
+        request(65, 65), FetchTransactions("orders", "shop", "xa:", 100)
+    ),
+    "documented/65_fetch_transactions.response": Expected(
+        response(65, 65),
+        FetchTransactionsAck((TransactionFound("mine-1", "xa:1:Zw:", 1700000000000, 60000, 3),)),
+    ),
 }
 
 EXPECTED: dict[str, Expected] = _SESSION | _METADATA | _COORDINATE | _CONSUME | _PRODUCE | _OWN | _JOYQUEUE

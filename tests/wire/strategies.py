@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lakemq import envelope
 from lakemq.compression import Compression
 from lakemq.message import BatchItem, BatchMessage, Message, Source
-from lakemq.wire import coordinate, fields, messages, metadata, produce, session
+from lakemq.wire import coordinate, fields, messages, metadata, own, produce, session
 from lakemq.wire.dialect import Dialect, Form
 from lakemq.wire.messages import MessageBlock
 
@@ -191,4 +191,5 @@ _BY_TYPE = {
     type(coordinate.FIND_COORDINATOR_ACK.types["coordinators"].element): _topic_coordinator,
     type(produce.PRODUCE_MESSAGE_PREPARE.types["timeout_ms"]): lambda layout, form: INTS,
     type(produce.FETCH_PRODUCE_FEEDBACK): _feedback,
+    type(own.TRANSACT): _struct,
 }

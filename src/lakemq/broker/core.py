@@ -149,7 +149,6 @@ class Broker:
             self.access,
             self.consuming,
             self.outcomes,
-            self.references,
             self.metrics,
             self.clock,
             self.delaying,

@@ -1,36 +1,44 @@
 """Dead letters as operators see them: the row, and the message that it refers to as far as it can be read."""
 
 import base64
-from collections.abc import Callable
 from typing import Any
 
 from lakemq.attributes import TAGS
+from lakemq.broker.opening import Opening
 from lakemq.delivery.settlement import DeadLetter
 from lakemq.errors import LakeMQError
 from lakemq.message import Message
 
-_READS_MAX = 2000  # messages opened for one answer
-_READ_BYTES_MAX = 4 << 20  # of their bodies
+_MESSAGES_MAX = 2000  # opened for one answer: a few hundredths of a second
+_BYTES_MAX = 8 << 20  # of records read, and of bodies told
 
 
 class Looking:
     """Opens messages, as many as one answer may cost."""
 
-    def __init__(self, read: Callable[[DeadLetter], tuple[Message, bytes]]) -> None:
-        self._read = read
-        self._reads = 0
+    def __init__(self, opening: Opening, written_position: int) -> None:
+        self._opening = opening
+        self._written_position = written_position
+        self._before = opening.cost
+        self._rows = 0
         self._bytes = 0
 
     @property
     def is_over(self) -> bool:
         """Whether it has been enough."""
-        return self._reads >= _READS_MAX or self._bytes >= _READ_BYTES_MAX
+        spent = self._opening.cost
+        return (
+            self._rows + spent.messages - self._before.messages >= _MESSAGES_MAX
+            or self._bytes + spent.bytes - self._before.bytes >= _BYTES_MAX
+        )
 
     def at(self, row: DeadLetter) -> tuple[Message | None, str]:
         """Its message; or why there is none to be seen."""
-        self._reads += 1
+        self._rows += 1
+        if row.position >= self._written_position:
+            return None, "it is being written"
         try:
-            message, _ = self._read(row)
+            message, _ = self._opening.read(row.position, row.message_index)
         except LakeMQError as error:
             return None, str(error)
         self._bytes += len(message.body)

@@ -22,8 +22,8 @@ from lakemq.broker.jobs import PER_SECOND_MAX, Job, Jobs, checked_by, checked_nu
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.lending import Lending
 from lakemq.broker.metrics import Metrics
+from lakemq.broker.opening import Opening
 from lakemq.broker.outcomes import Outcomes
-from lakemq.broker.references import References
 from lakemq.broker.resending import RESENT, Resending, copy_of, origin_of
 from lakemq.cluster.metadata import Subscription, Topic
 from lakemq.delivery.guarded_clock import GuardedClock
@@ -67,7 +67,6 @@ class DeadLettering:
         config: BrokerConfig,
         consuming: Consuming,
         outcomes: Outcomes,
-        references: References,
         metrics: Metrics,
         clock: GuardedClock,
         resending: Resending,
@@ -77,7 +76,7 @@ class DeadLettering:
         self._config = config
         self._consuming = consuming
         self._outcomes = outcomes
-        self._references = references
+        self._opening = Opening(ledger.group)
         self._metrics = metrics
         self._clock = clock
         self._resending = resending
@@ -151,7 +150,7 @@ class DeadLettering:
         if after is not None:
             rows = [row for row in rows if (row.id < after if order == "newest" else row.id > after)]
         found: list[dict[str, Any]] = []
-        looking = Looking(self._read)
+        looking = self.looking()
         last = None
         for row in rows:
             if len(found) >= limit or looking.is_over:
@@ -165,7 +164,7 @@ class DeadLettering:
     def show(self, dead_id: object) -> dict[str, Any]:
         """One, with all there is of it."""
         row = self._get(dead_id)
-        return whole(row, *Looking(self._read).at(row))
+        return whole(row, *self.looking().at(row))
 
     def audit(self, limit: int = _PAGE_DEFAULT) -> list[dict[str, Any]]:
         """What operators did, newest first."""
@@ -242,7 +241,7 @@ class DeadLettering:
             self._resend(row, to, by, woken, then)
 
         about = f"to the {to}"
-        return self._many("resend_dead", about, act, 100 if to == "app" else 25, by, now, per_second, execute, filters)
+        return self._many("resend_dead", about, act, 50 if to == "app" else 25, by, now, per_second, execute, filters)
 
     def delete_many(
         self, by: str, now: Now, *, per_second: int = 0, execute: bool = False, **filters: Any
@@ -252,7 +251,7 @@ class DeadLettering:
         def act(row: DeadLetter, _: set[Lending], then: Now) -> None:
             self._delete(row, by, then)
 
-        return self._many("delete_dead", "", act, 200, by, now, per_second, execute, filters)
+        return self._many("delete_dead", "", act, 100, by, now, per_second, execute, filters)
 
     def _many(
         self,
@@ -293,7 +292,7 @@ class DeadLettering:
         """Those that have the wanted text, and whether all could be looked at."""
         if wanted.text is None:
             return rows, True
-        looking = Looking(self._read)
+        looking = self.looking()
         found: list[DeadLetter] = []
         for row in rows:
             if looking.is_over:
@@ -302,11 +301,15 @@ class DeadLettering:
                 found.append(row)
         return found, True
 
-    def has_text(self, row: DeadLetter, wanted: DeadLetterFilter, looking: "Looking | None" = None) -> bool:
+    def looking(self) -> Looking:
+        """A look at some of them, which ends before it takes too long."""
+        return Looking(self._opening, self._ledger.group.journal.written_position)
+
+    def has_text(self, row: DeadLetter, wanted: DeadLetterFilter, looking: Looking) -> bool:
         """Whether the wanted text is in its reason, or in the key of its message."""
         if wanted.text is None or wanted.is_text_in(row.reason):
             return True
-        message, _ = (looking or Looking(self._read)).at(row)
+        message, _ = looking.at(row)
         return message is not None and wanted.is_text_in(message.business_id)
 
     # --- what ends it ------------------------------------------------------------------------------------------------
@@ -384,7 +387,7 @@ class DeadLettering:
 
     def _read(self, row: DeadLetter) -> tuple[Message, bytes]:
         self._check_written(row)
-        return self._references.read(row.position, row.message_index)
+        return self._opening.read(row.position, row.message_index)
 
     def _check_written(self, row: DeadLetter) -> None:
         if row.position >= self._ledger.group.journal.written_position:
@@ -424,18 +427,21 @@ class _Burying:
         place = job.progress.place
         ids = self._ids[place : place + count]
         woken: set[Lending] = set()
+        looking = self._dead_lettering.looking()
         try:
             for dead_id in ids:
-                self._one(job, dead_id, woken, now)
+                self._one(job, dead_id, looking, woken, now)
+                if looking.is_over:
+                    break
         finally:
             for lending in woken:
                 self._consuming.wake(lending, now)
         return bool(ids)
 
-    def _one(self, job: Job, dead_id: int, woken: set[Lending], now: Now) -> None:
+    def _one(self, job: Job, dead_id: int, looking: Looking, woken: set[Lending], now: Now) -> None:
         row = self._ledger.state.dead_letters.get(dead_id)
         after = job.progress.place + 1
-        if row is None or not self._dead_lettering.has_text(row, self._wanted):
+        if row is None or not self._dead_lettering.has_text(row, self._wanted, looking):
             job.move(self._ledger, job.progress.more(place=after, skipped=1))
             return
         try:

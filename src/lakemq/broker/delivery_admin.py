@@ -15,7 +15,6 @@ from lakemq.broker.jobs import Jobs, checked_by, checked_number
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.metrics import Metrics
 from lakemq.broker.outcomes import Outcomes
-from lakemq.broker.references import References
 from lakemq.broker.resending import Resending
 from lakemq.broker.retrying import Retrying
 from lakemq.delivery.guarded_clock import GuardedClock
@@ -47,7 +46,6 @@ class DeliveryAdmin:
         access: Access,
         consuming: Consuming,
         outcomes: Outcomes,
-        references: References,
         metrics: Metrics,
         clock: GuardedClock,
         delaying: Waiting,
@@ -60,7 +58,7 @@ class DeliveryAdmin:
         self.jobs = Jobs(ledger)
         self._resending = Resending(ledger, access, metrics, self.jobs)
         self.dead_lettering = DeadLettering(
-            ledger, config, consuming, outcomes, references, metrics, clock, self._resending, self.jobs
+            ledger, config, consuming, outcomes, metrics, clock, self._resending, self.jobs
         )
         self._retrying = Retrying(ledger, config, consuming, outcomes, clock, self.jobs)
 

@@ -265,8 +265,9 @@ class Lender:
         if not slices:
             return EMPTY, None
         lease = Lease(connection.port.id, partition, first, slices[-1].next_index, end_ms, keys)
-        for run in not_now.within(lease.first_index, lease.next_index):
-            lease.open.remove(*run)
+        for taken in (not_now, *(other.open for other in leases)):  # a batch comes whole, whoever has a part of it
+            for run in taken.within(lease.first_index, lease.next_index):
+                lease.open.remove(*run)
         if not wanted.is_all or (lending.topic_number, partition) in self._ledger.state.expiring:
             slices = self._selected(lending, slices, wanted, lease, now)
         if not slices or not lease.open:

@@ -217,7 +217,7 @@ class _Found(NamedTuple):
 class _Copying:
     """The work of copying ranges; a place is how many indexes of them are behind."""
 
-    slice_max = 200
+    slice_max = 100
 
     def __init__(self, resending: Resending, ledger: Ledger, source: Topic, goal: str, ranges: list[Range]) -> None:
         self._resending = resending
@@ -225,6 +225,7 @@ class _Copying:
         self._source = source
         self._goal = goal
         self._ranges = ranges
+        self._opened: tuple[int, int, Message | BatchMessage] = (-1, -1, Message())  # partition, index: the last one
 
     def step(self, job: Job, count: int, now: Now) -> bool:
         place = job.progress.place
@@ -252,7 +253,7 @@ class _Copying:
         parcel: list[_Found] = []
         address = slices[0].client_address if slices else b""
         for one in slices:
-            for found in _each(one, wanted.first, wanted.end):
+            for found in self._each(one, wanted):
                 if parcel and (found.message is None or one.client_address != address):
                     self._append(job, wanted, place, parcel, address, now)
                     parcel = []
@@ -266,6 +267,21 @@ class _Copying:
                 job.move(self._ledger, job.progress.failing(after, name, found.trouble))
         if parcel:
             self._append(job, wanted, place, parcel, address, now)
+
+    def _each(self, one: RecordSlice, wanted: Range) -> Iterator[_Found]:
+        """The messages of a slice one by one, those of batches too, as far as they are wanted."""
+        at = 0
+        while at < len(one.messages):
+            fields, at = read_fields(one.messages, at)
+            after = fields.index + (fields.flag if fields.system_code & BATCH_BIT else 1)
+            if self._opened[:2] != (wanted.partition, fields.index):
+                try:
+                    self._opened = wanted.partition, fields.index, open_fields(fields)
+                except LakeMQError as error:
+                    yield _Found(max(fields.index, wanted.first), min(after, wanted.end), None, error)
+                    continue
+            for index in range(max(fields.index, wanted.first), min(after, wanted.end)):
+                yield _Found(index, index + 1, single(self._opened[2], index))
 
     def _append(self, job: Job, wanted: Range, place: int, parcel: list[_Found], address: bytes, now: Now) -> None:
         topic, partition = self._resending.target(self._goal, wanted.partition)
@@ -291,27 +307,13 @@ class _Copying:
         return origin_of(self._source.name, wanted.partition, index)
 
 
-def _each(one: RecordSlice, first: int, end: int) -> Iterator[_Found]:
-    """The messages of a slice one by one, those of batches too, as far as they are wanted."""
-    at = 0
-    while at < len(one.messages):
-        fields, at = read_fields(one.messages, at)
-        after = fields.index + (fields.flag if fields.system_code & BATCH_BIT else 1)
-        try:
-            value = open_fields(fields)
-        except LakeMQError as error:
-            yield _Found(max(fields.index, first), min(after, end), None, error)
-            continue
-        for message in singly(value):
-            if first <= message.index < end:
-                yield _Found(message.index, message.index + 1, message)
-
-
-def singly(value: Message | BatchMessage) -> list[Message]:
-    """The messages of a batch, each with what the batch says of all of them; or the only one."""
+def single(value: Message | BatchMessage, index: int) -> Message:
+    """That message of a batch, with what the batch says of all of them; or the only one."""
     if isinstance(value, Message):
-        return [value]
-    return [replace(one, attributes={**value.attributes, **one.attributes}) for one in value.messages()]
+        return value
+    item = value.items[index - value.index]
+    (one,) = replace(value, items=(item,), index=index).messages()
+    return replace(one, attributes={**value.attributes, **one.attributes}) if value.attributes else one
 
 
 def copy_of(message: Message, now: Now, more: dict[str, str]) -> Message:

@@ -144,7 +144,7 @@ _Act = Callable[[Lending, Retry, Now], None]
 class _Settling:
     """The work of doing it with all; a place is how many ids are behind."""
 
-    slice_max = 100
+    slice_max = 50
 
     def __init__(
         self,

@@ -18,15 +18,15 @@ _NOUNS = {"resend_range": "messages copied", "retry_now": "retries due", "give_u
 
 
 def follow(api: "AdminApi", job: dict[str, Any], output: str, *, waits: bool) -> None:
-    """Print a job when it has ended, or at once; the exit code says whether all of it was done."""
+    """Print a job at once; or when it has ended, and then the exit code says whether all of it was done."""
     if waits:
         job = _wait(api, job)
     print_one(job, output, None if output != "table" else JOB_FIELDS)
     for failure in job["failures"]:
         remark(f"not done: {failure['what']}: {failure['why']}")
-    if job["state"] == "failed":
+    if waits and job["state"] == "failed":
         raise CommandError(f"job {job['id']} failed: {job['trouble']}", FAILED, fix=f"lakemq job show {job['id']}")
-    if job["failed"]:
+    if waits and job["failed"]:
         raise typer.Exit(PARTLY)
 
 

@@ -153,6 +153,7 @@ class Loans:
         known = self._partitions.setdefault(lease.partition, _Partition())
         insort(known.leases, lease, key=_first_index)
         known.returned.remove(lease.first_index, lease.next_index)
+        known.returned.add(known.pull_index, lease.first_index)  # what had to wait is lent later
         known.pull_index = max(known.pull_index, lease.next_index)
         self._held.setdefault(lease.consumer, {})[lease] = None
         self.lent_count += 1

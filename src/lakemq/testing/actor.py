@@ -5,7 +5,7 @@ hand, ack late, twice or with gaps, send again what may be stored. All they ask 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -13,9 +13,9 @@ from lakemq.attributes import decode_attributes
 from lakemq.broker.references import ATTEMPT, ORIGIN_INDEX, ORIGIN_PARTITION
 from lakemq.clock import Clock
 from lakemq.envelope import open_fields
-from lakemq.message import BatchMessage
+from lakemq.message import BatchMessage, Message
 from lakemq.record import BATCH_BIT, COMPRESSED_BIT, Buffer, MessageFields, read_fields
-from lakemq.testing.history import Delivered, History, violate
+from lakemq.testing.history import Delivered, History, ViolationError, violate
 from lakemq.testing.net import At, Link, Network, Weather
 from lakemq.wire.commands import Ack, Command, decode_response, encode_request
 from lakemq.wire.consume import RETRY_PARTITION
@@ -271,7 +271,7 @@ class Client:
                 opened = open_fields(fields)
                 each = opened.messages() if isinstance(opened, BatchMessage) else [opened]
                 members = [history.body_of(topic, partition, one.index, one.body, self.left_ms) for one in each]
-                found += [one._replace(carrier=fields.index) for one in members]
+                found += [replace(one, carrier=fields.index) for one in members]
             else:
                 found.append(history.body_of(topic, partition, fields.index, fields.body, self.left_ms))
         return partition if partition is not None else -1, found
@@ -280,12 +280,12 @@ class Client:
         """A message that is tried again says where it comes from."""
         message = open_fields(fields)
         said = decode_attributes(fields.attributes)
-        if isinstance(message, BatchMessage) or not {ATTEMPT, ORIGIN_PARTITION, ORIGIN_INDEX} <= set(said):
-            violate("I03", f"{topic}: {fields} is no retry")
+        if not isinstance(message, Message) or not {ATTEMPT, ORIGIN_PARTITION, ORIGIN_INDEX} <= set(said):
+            raise ViolationError(f"I03: {topic}: {fields} is no retry")
         place = int(said[ORIGIN_PARTITION]), int(said[ORIGIN_INDEX])
         one = self.stage.history.body_of(topic, *place, message.body, self.left_ms)
         self.stage.history.counts["retries delivered"] += 1
-        return one._replace(index=fields.index, carrier=fields.index, attempt=int(said[ATTEMPT]))
+        return replace(one, index=fields.index, carrier=fields.index, attempt=int(said[ATTEMPT]))
 
 
 def bodies_of(messages: Buffer) -> list[bytes]:

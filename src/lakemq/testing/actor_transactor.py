@@ -184,20 +184,21 @@ class Transactor(Client):
         del self._known[:-_OPEN_MAX]
         self._ask_whole(transaction, command, [send for send, _ in made], rng.randint(0, 2))
 
-    def _ask_whole(self, transaction: Transacted, command: Transact, sends: list[Send], tries: int) -> None:
+    def _ask_whole(
+        self, transaction: Transacted, command: Transact, sends: list[Send], tries: int, *, is_first: bool = True
+    ) -> None:
         history = self.stage.history
 
         def answered(status: int, ack: Ack | None) -> None:
             history.counts[f"transact code {status}"] += 1
-            is_first = all(send.code < 0 for send in sends)
             for send in sends:
-                if is_first or status == 0:
+                if is_first or status == 0:  # else nobody knows how the one before ended
                     history.sent(send, status, [(send.partition, -1)] * len(send.carriers), self.stage.now_ms())
             if command.outcome == TransactOutcome.COMMIT and status == 0:
                 transaction.answered(COMMITTED, 0)
             self._mind(status)
             if tries and self.stage.rng.random() < 0.3 and sends[0].outcome != "failed":
-                self._ask_whole(transaction, command, sends, tries - 1)
+                self._ask_whole(transaction, command, sends, tries - 1, is_first=False)
 
         def lost() -> None:
             if tries:
@@ -205,15 +206,13 @@ class Transactor(Client):
 
         def again() -> None:
             if self.is_connected and not self.stage.is_calm:
-                self._ask_whole(transaction, command, sends, tries - 1)
+                self._ask_whole(transaction, command, sends, tries - 1, is_first=False)
 
         self.ask(command, answered, lost)
 
     # --- decisions ---------------------------------------------------------------------------------------------------
 
-    def _decide(
-        self, transaction: Transacted, outcome: str, then: Callable[[Transacted], None] | None = None
-    ) -> None:
+    def _decide(self, transaction: Transacted, outcome: str, then: Callable[[Transacted], None] | None = None) -> None:
         kind = ProduceMessageCommit if outcome == COMMITTED else ProduceMessageRollback
         transaction.asked.add(outcome)
         history = self.stage.history

@@ -1,4 +1,4 @@
-"""What consumers were lent and said, and the promises that can be held against it at once: I02, I05, I06, I10, I12, I14.
+"""What consumers were lent and said, and the promises that can be held against it at once.
 
 All from the clients' side. What a retry says counts for the message that it is.
 """
@@ -86,29 +86,29 @@ class Deliveries:
             home.lends[one.home_index] += 1
             if not rules.keeps_order:
                 self._due_by(key, one, self.guarded(since_ms) + lease_ms + rules.pause_ms(one.attempt))
-        indexes = {one.index for one in found}
         if left_ms is None:
             standing.holds.clear()
         else:
-            self._check_holds(key, connection, found, left_ms)
             unsure = {one.carrier for one in found if one.index in standing.acked and partition != RETRY_PARTITION}
             indexes = {one.index for one in found if one.carrier not in unsure} if not is_over else set()
             keys = {self.payloads[one.payload].key for one in found} if rules.is_keyed else set()
-            standing.hold(Hold(connection, left_ms, left_ms + lease_ms, indexes, keys))
+            hold = Hold(connection, left_ms, left_ms + lease_ms, indexes, keys)
+            standing.doubt(hold)
+            self._check_holds(key, hold, found)
+            standing.hold(hold)
         self.counts["lent"] += 1
 
-    def _check_holds(self, key: AppKey, connection: int, found: list[Delivered], left_ms: int) -> None:
+    def _check_holds(self, key: AppKey, new: Hold, found: list[Delivered]) -> None:
         """I14: nobody else has it."""
         rules, standing = self.rules_of(key[0], key[1]), self.standing(key)
         is_shared = rules.policy.is_concurrent or key[2] == RETRY_PARTITION
-        keys = {self.payloads[one.payload].key for one in found}
         for hold in standing.holds:
-            if not hold.is_active(left_ms):
-                continue
+            if not hold.is_active(new.since_ms) or (hold.since_ms == new.since_ms and not new.indexes):
+                continue  # or nobody knows which was first
             if not is_shared or any(one.index in hold.indexes for one in found):
-                violate("I14", f"{key} was lent to {connection} at {left_ms}, but {hold} has it")
-            if rules.is_keyed and key[2] != RETRY_PARTITION and keys & hold.keys:
-                violate("I14", f"{key}: keys {keys} were lent to {connection} at {left_ms}, but {hold} has them")
+                violate("I14", f"{key} was lent to {new.connection} at {new.since_ms}, but {hold} has it")
+            if rules.is_keyed and key[2] != RETRY_PARTITION and new.keys & hold.keys:
+                violate("I14", f"{key}: {new} was lent, but {hold} has one of these keys")
 
     def _check_fresh(self, key: AppKey, found: list[Delivered], left_ms: int | None) -> None:
         """Order (I10), what is left out, and how long a message that others wait for has to wait (I12)."""
@@ -117,9 +117,10 @@ class Deliveries:
             if rules.filters and rules.must_leave_out(self.payloads[one.payload].attributes):
                 violate("I03", f"{key}: {one} was handed out, and no filter of {rules.filters} wants it")
             epoch, until_ms, told_ms = standing.stuck_until.get(one.index, (-1, 0, 0))
-            if left_ms is not None and epoch == standing.epoch and told_ms <= left_ms:
-                if self.guarded(left_ms) < until_ms:
-                    violate("I12", f"{key}: {one} failed, and came again {until_ms - self.guarded(left_ms)} ms early")
+            if left_ms is None or epoch != standing.epoch or left_ms < told_ms:
+                continue
+            if self.guarded(left_ms) < until_ms:
+                violate("I12", f"{key}: {one} failed, and came again {until_ms - self.guarded(left_ms)} ms early")
         if standing.seeks_open:
             return
         if rules.is_strict:
@@ -168,7 +169,7 @@ class Deliveries:
 
     def say(self, key: AppKey, said: Iterable[Said], now_ms: int) -> None:
         """A consumer is about to say how it went."""
-        topic, app, partition = key
+        topic, app, _ = key
         rules = self.rules_of(topic, app)
         for one, outcome, after_ms in said:
             home = self.standing((topic, app, one.partition))

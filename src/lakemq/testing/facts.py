@@ -61,7 +61,8 @@ class Send:
     transaction: int = -1  # the number of the one it is part of
 
 
-class Delivered(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Delivered:
     """One message as it was handed out, of a batch one of its members; a retry as the message that it is."""
 
     index: int  # of a retry its id

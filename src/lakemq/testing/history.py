@@ -108,7 +108,8 @@ class History(Deliveries):
         if send.transaction >= 0:
             return
         for carrier, (partition, index) in zip(send.carriers, send.places, strict=True):
-            if (index < 0 and not send.due_ms) or (send.partition >= 0 and partition != send.partition and not carrier.uniq_id):
+            is_elsewhere = send.partition >= 0 and partition != send.partition and not carrier.uniq_id
+            if is_elsewhere or (index < 0 and not send.due_ms):
                 violate("I01", f"the place ({partition}, {index}) for {send}")
 
     # --- receiving ---------------------------------------------------------------------------------------------

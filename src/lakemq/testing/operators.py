@@ -263,7 +263,6 @@ class Operators:
         self._limited.add(app)
         self.ask("set_app", {"name": app, "produce_per_second": self._rng.choice((5, 50)), "fetch_per_second": 50})
 
-
     # --- messages that wait --------------------------------------------------------------------------------------
 
     def _cancel_delay(self) -> None:

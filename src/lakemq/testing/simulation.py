@@ -28,7 +28,15 @@ from lakemq.testing.host import Host
 from lakemq.testing.invariants import FinalState, PartitionRead, check
 from lakemq.testing.net import Network, Weather
 from lakemq.testing.operators import LATE_APPS, Operators
-from lakemq.testing.plan import ConsumerPlan, Plan, Planned, draw_plan, later_consumer
+from lakemq.testing.plan import (
+    ConsumerPlan,
+    Plan,
+    Planned,
+    ProducerPlan,
+    TransactorPlan,
+    draw_plan,
+    later_consumer,
+)
 from lakemq.testing.troubles import Troubles
 from lakemq.wire.dialect import Form
 
@@ -163,15 +171,13 @@ class Simulation:
         self.clients += [self._consumer(one) for one in plan.consumers]
         for seer in plan.observers:
             habits = {"seeks": seer.seeks, "filters": seer.filters}
-            self.clients.append(
-                Observer(stage, seer.name, seer.app, seer.form, seer.weather, seer.gap_ms, **habits)
-            )
+            self.clients.append(Observer(stage, seer.name, seer.app, seer.form, seer.weather, seer.gap_ms, **habits))
         for client in self.clients:
             self.at(self.rng.randint(0, 30), f"{client.name} connect", client.connect)
 
     def _make_everything(self, engine: Engine) -> None:
         plan = self.plan
-        senders = [*plan.producers, *plan.transactors]
+        senders: list[ProducerPlan | TransactorPlan] = [*plan.producers, *plan.transactors]
         apps = [*(one.app for one in senders), *plan.subscriptions, _AUDIT, _PROBE, *LATE_APPS]
         for owner in dict.fromkeys(app.partition(".")[0] for app in apps):
             engine.ask("create_app", name=owner)

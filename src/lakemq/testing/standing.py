@@ -104,11 +104,14 @@ class Standing:
 
     # --- who has what ------------------------------------------------------------------------------------------
 
-    def hold(self, hold: Hold) -> None:
-        """Somebody was lent messages, unless a release took them away again."""
+    def doubt(self, hold: Hold) -> None:
+        """A new hold is not sure of what a release may have taken away again."""
         for release in self.releases:
             if release.ended_ms < 0 or release.ended_ms >= hold.since_ms:
                 release.take_from(hold)
+
+    def hold(self, hold: Hold) -> None:
+        """Somebody was lent messages."""
         self.holds = [one for one in self.holds if one.is_active(hold.since_ms)]
         if hold.indexes:
             self.holds.append(hold)
