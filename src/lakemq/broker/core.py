@@ -263,6 +263,12 @@ class Broker:
             return
         self._serve(connection, frames, now)
 
+    def receive_all(self, arrivals: list[tuple[Connection, memoryview]], now: Now) -> None:
+        """The same for all that arrived in a turn."""
+        receive = self.receive
+        for connection, frames in arrivals:
+            receive(connection, frames, now)
+
     def _go_on(self, connection: Connection, now: Now) -> None:
         """Serve what waited, then read on."""
         while connection.backlog and not connection.is_held_up:
