@@ -11,7 +11,7 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -111,7 +111,7 @@ class Service:
         self._group: PartitionGroup | None = None
         self.broker: Broker | None = None
         self._receive: Callable[[Any, memoryview, Now], None] = _nobody
-        self._receive_all: Callable[[list[tuple[Any, memoryview]], Now], None] = _nobody_at_all
+        self._receive_all: Callable[[Sequence[tuple[Any, memoryview]], Now], None] = _nobody_at_all
 
     # --- life --------------------------------------------------------------------------------------------------
 
@@ -321,7 +321,10 @@ class Service:
             self.begin_turn()
         session = port.session
         if session is not None:
-            self._receive(session, frames, self._turn_now)
+            try:
+                self._receive(session, frames, self._turn_now)
+            except Exception:  # a bug; see `_crash`
+                self._crash()
 
     def broken(self, port: ClientPort, error: LakeMQError) -> None:
         """It sent something that is no frame."""
@@ -433,7 +436,7 @@ def _nobody(session: Any, frames: memoryview, now: Now) -> None:
     """There is no broker yet."""
 
 
-def _nobody_at_all(arrivals: list[tuple[Any, memoryview]], now: Now) -> None:
+def _nobody_at_all(arrivals: Sequence[tuple[Any, memoryview]], now: Now) -> None:
     """The same."""
 
 

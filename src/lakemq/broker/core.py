@@ -6,7 +6,7 @@ that is raised is a bug: the peer gets status 4 and is closed, the log gets the 
 
 import struct
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lakemq.broker.access import Access
@@ -38,6 +38,7 @@ from lakemq.broker.ledger import Ledger, State
 from lakemq.broker.metrics import Metrics
 from lakemq.broker.produce import RUN_BYTES_MAX, Producing
 from lakemq.broker.routing import Routing
+from lakemq.broker.runs import Runs
 from lakemq.broker.sessions import Connection, Sessions
 from lakemq.broker.waiters import Reply, Waiters
 from lakemq.errors import (
@@ -117,6 +118,7 @@ class Broker:
         self.access = Access(self.ledger, config, self.changes)
         shared = self.ledger, config, self.access, self.sessions, self._waiters, self.metrics
         self._producing = Producing(*shared)
+        self._runs = Runs(self.ledger, config, self.access, self._producing, self._waiters, self.metrics)
         self.consuming = Consuming(*shared)
         self._acking = Acking(self.ledger, config, self.access, self._waiters, self.metrics, self.consuming)
         self.routing = Routing(self.ledger, config, self.access)
@@ -255,6 +257,27 @@ class Broker:
 
     def receive(self, connection: Connection, frames: memoryview, now: Now) -> None:
         """FramesReceived, without the event: it comes so often that the world may call this."""
+        self.receive_all(((connection, frames),), now)
+
+    def receive_all(self, arrivals: Sequence[tuple[Connection, memoryview]], now: Now) -> None:
+        """The same for all that arrived in a turn, each connection once.
+
+        They did not wait for each other, so that those who are quickly served may be served first.
+        """
+        if self._is_over:
+            return
+        try:
+            is_usual = self._runs.may_take(arrivals)
+        except Exception:  # a bug: the long way runs into it as well, and tells whose request it was
+            is_usual = False
+        if is_usual:
+            arrivals, failed = self._runs.take(arrivals, now)
+            for one in failed:
+                self._tell_bug(one.connection, _header_at(one.frames, one.at), one.error, now)
+        for connection, frames in arrivals:
+            self._receive(connection, frames, now)
+
+    def _receive(self, connection: Connection, frames: memoryview, now: Now) -> None:
         if connection.is_closing or self._is_over:
             return
         connection.heard_ms = now.monotonic_ms
@@ -262,12 +285,6 @@ class Broker:
             connection.backlog.append(frames)  # what was on its way when reading was paused
             return
         self._serve(connection, frames, now)
-
-    def receive_all(self, arrivals: list[tuple[Connection, memoryview]], now: Now) -> None:
-        """The same for all that arrived in a turn."""
-        receive = self.receive
-        for connection, frames in arrivals:
-            receive(connection, frames, now)
 
     def _go_on(self, connection: Connection, now: Now) -> None:
         """Serve what waited, then read on."""
@@ -290,7 +307,7 @@ class Broker:
                 try:
                     stop = self._take_run(connection, frames, at, now)
                 except Exception as error:  # a bug: see `_frame`
-                    self._tell_bug(connection, read_header(frames[at : at + _length_at(frames, at)])[0], error, now)
+                    self._tell_bug(connection, _header_at(frames, at), error, now)
                     return
                 if stop > at:
                     at = stop
@@ -306,8 +323,12 @@ class Broker:
         if route.metadata_version != self.ledger.metadata.version or access.is_draining or not access.is_writable:
             connection.route = None
             return at
-        if route.is_plain and not self._producing.is_sync_slow:
-            stop = self._producing.take_run_whole(connection, route, frames, at, now)
+        rest = [(connection, frames[at:])]
+        if route.is_plain and self._runs.may_take(rest):
+            left, failed = self._runs.take(rest, now)
+            for one in failed:
+                raise one.error
+            stop = len(frames) - len(left[0][1]) if left else len(frames)
             if stop > at:
                 return stop
         run = cut_run(frames, at, route.head, route.prefix, route.suffix, RUN_BYTES_MAX)
@@ -613,6 +634,10 @@ class Broker:
     def _feedback(self, connection: Connection, header: Header, command: FetchProduceFeedback, now: Now) -> None:
         connection.check_app(command.app, self.config.admin_app)
         answer(connection, header, FetchProduceFeedbackAck((), 0), now)
+
+
+def _header_at(frames: memoryview, at: int) -> Header:
+    return read_header(frames[at : at + _length_at(frames, at)])[0]
 
 
 def _length_at(frames: memoryview, at: int) -> int:
