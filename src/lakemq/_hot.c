@@ -61,6 +61,13 @@ static uint32_t crc_by_table(uint32_t c, const uint8_t *p, size_t n) {
             crc_table[1][high >> 16 & 0xFF] ^ crc_table[0][high >> 24];
         p += 8; n -= 8;
     }
+    if (n >= 4) {
+        uint32_t four;
+        memcpy(&four, p, 4);
+        four ^= c;
+        c = crc_table[3][four & 0xFF] ^ crc_table[2][four >> 8 & 0xFF] ^ crc_table[1][four >> 16 & 0xFF] ^ crc_table[0][four >> 24];
+        p += 4; n -= 4;
+    }
     while (n--) c = crc_table[0][(c ^ *p++) & 0xFF] ^ c >> 8;
     return c;
 }
@@ -140,6 +147,7 @@ __attribute__((target("avx2,vpclmulqdq,pclmul,sse4.1"))) static uint32_t crc_by_
     a = fold_wide(a, by, b); a = fold_wide(a, by, d); a = fold_wide(a, by, e);
     __m128i narrow = _mm_set_epi64x((long long)fold_128_high, (long long)fold_128_low);
     __m128i x = fold(_mm256_castsi256_si128(a), narrow, _mm256_extracti128_si256(a, 1));
+    for (; n >= 16; p += 16, n -= 16) x = fold(x, narrow, _mm_loadu_si128((const __m128i *)p));
     uint8_t rest[16];
     _mm_storeu_si128((__m128i *)rest, x);
     return crc_by_table(crc_by_table(0, rest, 16), p, n);
@@ -359,13 +367,22 @@ enum { ENTRY_BYTES = 48, ENTRY_CRC = 44, NO_TAG = 0, UNKNOWN_TAG = 1 };
 /* storage.index.tag_hash: 0 none, 1 cannot tell without parsing, else a hash of the value. */
 static uint32_t tag_hash(const uint8_t *p, int64_t n) {
     if (n == 0) return NO_TAG;
-    if (memchr(p, '\\', (size_t)n) != NULL || memchr(p, '\r', (size_t)n) != NULL) return UNKNOWN_TAG;
-    if (n < 4 || memchr(p, 'T', (size_t)n) == NULL) return NO_TAG; /* memmem is slow to begin */
-    const uint8_t *end = p + n, *tags = memmem(p, (size_t)n, "TAGS", 4);
+    /* One look at each byte: attributes are short, and memchr and memmem are slow to begin. */
+    const uint8_t *end = p + n, *tags = NULL;
+    int is_twice = 0;
+    for (const uint8_t *q = p; q < end; q++) {
+        if (*q == '\\' || *q == '\r') return UNKNOWN_TAG;
+        if (*q == 'T' && end - q >= 4 && !memcmp(q, "TAGS", 4)) {
+            is_twice = tags != NULL;
+            if (is_twice) break;
+            tags = q;
+        }
+    }
+    if (is_twice) return UNKNOWN_TAG;
     if (tags == NULL) return NO_TAG;
     const uint8_t *value = tags + 5;
     int is_key = (tags == p || tags[-1] == '\n') && value <= end && tags[4] == '=';
-    if (!is_key || memmem(tags + 4, (size_t)(end - tags - 4), "TAGS", 4) != NULL) return UNKNOWN_TAG;
+    if (!is_key) return UNKNOWN_TAG;
     if (value < end && (*value == ' ' || *value == '\t' || *value == '\f')) return UNKNOWN_TAG;
     const uint8_t *stop = memchr(value, '\n', (size_t)(end - value));
     uint32_t hash = crc32_of(0, value, (size_t)((stop == NULL ? end : stop) - value));
@@ -703,15 +720,19 @@ static int write_acks(uint8_t *o, const uint8_t *messages, int64_t size, const u
     return 1;
 }
 
-/* A slice of a memoryview. */
+/* The part from `start` to `stop` of a memoryview of bytes, as slicing it would give, in a third of the time. */
 static PyObject *slice_of(PyObject *view, int64_t start, int64_t stop) {
-    PyObject *from = PyLong_FromLongLong(start), *to = PyLong_FromLongLong(stop), *found = NULL;
-    PyObject *slice = from != NULL && to != NULL ? PySlice_New(from, to, NULL) : NULL;
-    if (slice != NULL) found = PyObject_GetItem(view, slice);
-    Py_XDECREF(from);
-    Py_XDECREF(to);
-    Py_XDECREF(slice);
-    return found;
+    PyObject *part = PyMemoryView_FromObject(view);
+    if (part == NULL) return NULL;
+    Py_buffer *its = PyMemoryView_GET_BUFFER(part);
+    if (its->ndim != 1 || its->itemsize != 1 || its->strides[0] != 1 || start < 0 || stop < start || stop > its->len) {
+        Py_DECREF(part);
+        PyErr_SetString(PyExc_ValueError, "no such part of a view of bytes");
+        return NULL;
+    }
+    its->buf = (uint8_t *)its->buf + start;
+    its->len = its->shape[0] = (Py_ssize_t)(stop - start);
+    return part;
 }
 
 /* store_run(view, at, alike, partition, first_index, term, now_ms, position, synced_position, buffers)

@@ -22,6 +22,7 @@ from lakemq.storage.disk import Buffer
 from lakemq.storage.index import PartitionIndex
 from lakemq.storage.journal_record import HEADER_BYTES
 from lakemq.storage.message_record import make_record
+from lakemq.wire.header import REQUEST_HEADER_BYTES
 from lakemq.wire.produce_run import REQUEST_BYTES, cut_run, run_acks, run_refusals
 
 try:
@@ -35,6 +36,7 @@ Stored = tuple[int, int, int, int, bytes, bytes, bytes]
 
 # A record is longer than the requests it was made of by less than they are long: its header takes the place of theirs.
 _GROWTH = 2
+_PARTITION_IN_FIRST = 2 + 4  # behind the number of messages and the first one's length
 
 
 class Failed(NamedTuple):
@@ -263,10 +265,12 @@ def store_run_python(
     of the compiled `store_run`.
     """
     head, prefix, suffix, topic_string, address, topic, bytes_max, _ = alike
+    place = at + REQUEST_HEADER_BYTES + len(prefix) + _PARTITION_IN_FIRST
+    if view[place : place + 2] != partition.to_bytes(2, "big"):  # before anything is moved
+        return None
     run = cut_run(view, at, head, prefix, suffix, bytes_max)
     if run is None:
         return None
-    assert run.partition == partition, "the caller looked at the first message"
     messages = view[run.start : run.stop]
     header, entries, next_index = make_record(
         messages, run.message_count, partition, first_index, term, now_ms, topic, position, synced_position, address

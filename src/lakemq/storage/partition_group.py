@@ -240,7 +240,8 @@ class PartitionGroup:
             if key not in self._undo:
                 self._undo[key] = _Undo(index, index.pending_bytes, index.next_index)
             self._indexes.add(index, entries, next_index)
-            self._unsynced.append(_Unsynced(end, index, next_index, message_count, now_ms))
+            unsynced = end, index, next_index, message_count, now_ms
+            self._unsynced.append(tuple.__new__(_Unsynced, unsynced))  # half the time of _Unsynced(…)
             self._unsynced_messages += message_count
 
     def append_control(
