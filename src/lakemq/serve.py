@@ -45,8 +45,12 @@ from lakemq.storage.recovery import open_group
 from lakemq.world.clock import RealClock
 from lakemq.world.disk import RealDisk
 from lakemq.world.metadata_file import MetadataFile
-from lakemq.world import polled
 from lakemq.world.server import ClientPort, SocketPort
+
+try:
+    from lakemq.world.polled import PolledServer
+except ImportError:  # no compiler when it was installed, or no epoll on this system
+    PolledServer = None  # type: ignore[assignment, misc]
 
 _LOG = logging.getLogger("lakemq.broker")
 _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -166,22 +170,20 @@ class Service:
             goodbye = loop.time() + _GOODBYE_SECONDS
             while self._ports and loop.time() < goodbye:
                 await asyncio.sleep(0.005)
-            if isinstance(server, polled.PolledServer):
+            if PolledServer is not None and isinstance(server, PolledServer):
                 server.end()
             await loop.run_in_executor(None, self._close)
 
     async def _serve(
         self, loop: asyncio.AbstractEventLoop, listener: socket.socket
-    ) -> polled.PolledServer | asyncio.AbstractServer:
+    ) -> "PolledServer | asyncio.AbstractServer":
         """Take connections, by our own poller where it could be built."""
         self.port = listener.getsockname()[1]
-        if polled.is_there:
-            server = polled.PolledServer(loop, listener, self, lambda: next(self._numbers), _BACKLOG)
+        if PolledServer is not None:
+            server = PolledServer(loop, listener, self, lambda: next(self._numbers), _BACKLOG)
             self._flush_polled = server.flush
             return server
-        return await loop.create_server(
-            lambda: SocketPort(next(self._numbers), self), sock=listener, backlog=_BACKLOG
-        )
+        return await loop.create_server(lambda: SocketPort(next(self._numbers), self), sock=listener, backlog=_BACKLOG)
 
     def _close(self) -> None:
         self._threads.shutdown()
@@ -310,7 +312,7 @@ class Service:
             port.note(what)
         self._end_turn()
 
-    def opened(self, port: ClientPort) -> None:
+    def opened(self, port: Any) -> None:
         """A peer is there."""
         self._ports[port.id] = port
         self._handle(ConnectionOpened(port))

@@ -12,7 +12,6 @@ from lakemq.names import AppName, owner_of
 from lakemq.storage.index import PartitionIndex
 from lakemq.wire.dialect import Dialect
 
-
 Alike = tuple[bytes, bytes, bytes, bytes, bytes, int, int, int]
 """What `store_run` wants to know of a route, in its order: head, prefix, suffix, topic's STRING, the peer's address,
 topic number, and how many bytes a run and a message may have."""

@@ -1,8 +1,8 @@
 """The sockets by our own poller: all that arrived in a turn with one call, all its answers with another.
 
 What a port does is what `server.SocketPort` does; here it costs less per connection. The bytes are handled in
-`_poll.c`; what happens seldom (a connection begins, ends, is closed) is here. Without the compiled part `is_there` is
-False and connections are served by the loop's own protocol.
+`_poll.c`; what happens seldom (a connection begins, ends, is closed) is here. Without the compiled part this module
+cannot be imported, and connections are served by the loop's own protocol.
 """
 
 import asyncio
@@ -12,15 +12,9 @@ import socket
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from lakemq import _poll
 from lakemq.errors import BadFrameError
 from lakemq.world.server import LINGER_SECONDS, Acceptor, host_of, peer_facts
-
-try:
-    import lakemq._poll as _poll
-except ImportError:  # no compiler when it was installed, or no epoll
-    _poll = None  # type: ignore[assignment]
-
-is_there = _poll is not None
 
 _LOG = logging.getLogger("lakemq.broker")
 _ACCEPTS_MAX = 64  # at once: those who are connected are to be served, too
@@ -40,7 +34,7 @@ class PolledAcceptor(Acceptor, Protocol):
         ...
 
 
-class PolledPort(_poll.Link if is_there else object):  # type: ignore[misc]  # without it none is ever made
+class PolledPort(_poll.Link):
     """One connection."""
 
     __slots__ = (
