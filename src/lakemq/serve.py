@@ -170,6 +170,9 @@ class Service:
             goodbye = loop.time() + _GOODBYE_SECONDS
             while self._ports and loop.time() < goodbye:
                 await asyncio.sleep(0.005)
+            for port in list(self._ports.values()):
+                port.abort()
+            await asyncio.sleep(0)  # the core is told that they are gone, before it is
             if PolledServer is not None and isinstance(server, PolledServer):
                 server.end()
             await loop.run_in_executor(None, self._close)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lakemq.broker.access import Access
-from lakemq.broker.answers import code_of, send
+from lakemq.broker.answers import code_of, hold_up, send
 from lakemq.broker.config import BrokerConfig
 from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
@@ -78,7 +78,7 @@ class TurnReply(Reply):
         """They are written."""
         for connection, answers, _, _ in self._runs:
             if not connection.is_closing and not connection.port.send((answers,)):
-                send(connection, [b""], self._now)  # which sees to a peer that does not read
+                hold_up(connection, self._now)
 
     def refusal(self, error: LakeMQError) -> Buffers:
         """Each request failed, in the same way."""
