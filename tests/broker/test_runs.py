@@ -48,6 +48,10 @@ def places(peer, ids):
     return found
 
 
+def all_stored(life):
+    return sorted(body for partition in range(3) for body in life.stored(partition=partition))
+
+
 @pytest.mark.parametrize("qos", [Qos.WRITE, Qos.FLUSH])
 @pytest.mark.parametrize("seed", range(5))
 def test_what_arrives_together_is_stored_and_answered_as_if_it_came_alone(seed, qos):
@@ -72,20 +76,17 @@ def test_what_arrives_together_is_stored_and_answered_as_if_it_came_alone(seed, 
                 ]
                 if commands:
                     sent.append((peer, commands))
-            if life is together:
-                ids = arrive(life, *sent)
-            else:
-                # Those with nothing out of the ordinary are served first, which is all the difference there is.
-                ids = [arrive(life, one)[0] for one in sent]
+            # Those with nothing out of the ordinary are served first, which is all the difference there is.
+            ids = arrive(life, *sent) if life is together else [arrive(life, one)[0] for one in sent]
             life.settle()
             for (peer, _), numbers in zip(sent, ids, strict=True):
                 answers += [(n, peer.received(n).status, peer.received(n).type) for n in numbers]
         life.sync()
-        stored.append((answers, sorted(sum((life.stored(partition=one) for one in range(3)), []))))
+        stored.append((answers, all_stored(life)))
         assert (life.broker._waiters.is_empty, life.broker._waiters.in_flight_bytes) == (True, 0)
         assert not any(peer.connection.in_flight_bytes for peer in peers)
         life.restart()
-        assert sorted(sum((life.stored(partition=one) for one in range(3)), [])) == stored[-1][1]
+        assert all_stored(life) == stored[-1][1]
     assert stored[0] == stored[1]
 
 
