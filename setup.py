@@ -1,8 +1,14 @@
-"""The one thing pyproject.toml cannot say: the compiled twin of the hot loops is optional.
+"""The one thing pyproject.toml cannot say: what is compiled is optional.
 
-Without a compiler the package installs all the same and runs on the Python definition in record.py.
+Without a compiler the package installs all the same: it runs on the Python definitions of the hot loops, and serves
+sockets through the event loop's own protocol.
 """
 
 from setuptools import Extension, setup
 
-setup(ext_modules=[Extension("lakemq._hot", ["src/lakemq/_hot.c"], extra_compile_args=["-O2"], optional=True)])
+setup(
+    ext_modules=[
+        Extension(f"lakemq.{name}", [f"src/lakemq/{name}.c"], extra_compile_args=["-O2"], optional=True)
+        for name in ("_hot", "_poll")
+    ]
+)

@@ -39,19 +39,13 @@ def new_chunk(size: int, /) -> bytearray: ...
 def store_run(
     view: memoryview,
     at: int,
-    head: bytes,
-    prefix: bytes,
-    suffix: bytes,
-    bytes_max: int,
-    message_bytes_max: int,
-    topic_string: bytes,
-    client_address: bytes,
+    alike: tuple[bytes, bytes, bytes, bytes, bytes, int, int, int],
     partition: int,
     first_index: int,
     term: int,
     now_ms: int,
-    topic: int,
     position: int,
     synced_position: int,
+    buffers: list[Buffer],
     /,
-) -> tuple[int, int, int, int, int, bytes, bytes, bytes, bytes] | None: ...
+) -> tuple[int, int, int, int, bytes, bytes, bytes] | None: ...

@@ -11,7 +11,7 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -45,7 +45,12 @@ from lakemq.storage.recovery import open_group
 from lakemq.world.clock import RealClock
 from lakemq.world.disk import RealDisk
 from lakemq.world.metadata_file import MetadataFile
-from lakemq.world.server import SocketPort
+from lakemq.world.server import ClientPort, SocketPort
+
+try:
+    from lakemq.world.polled import PolledServer
+except ImportError:  # no compiler when it was installed, or no epoll on this system
+    PolledServer = None  # type: ignore[assignment, misc]
 
 _LOG = logging.getLogger("lakemq.broker")
 _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -97,9 +102,10 @@ class Service:
         self.port = 0
         self.loop_lag_seconds = 0.0  # how late a tick came, at the worst; fades by half in half a minute
         self._clock = RealClock()
-        self._ports: dict[int, SocketPort] = {}
+        self._ports: dict[int, ClientPort] = {}
         self._numbers = count(1)
         self._dirty: list[SocketPort] = []
+        self._flush_polled: Callable[[], list[tuple[Any, int]] | None] = _nothing
         self._is_turn_coming = False
         self._turn_now = self._now()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -109,6 +115,7 @@ class Service:
         self._group: PartitionGroup | None = None
         self.broker: Broker | None = None
         self._receive: Callable[[Any, memoryview, Now], None] = _nobody
+        self._receive_all: Callable[[Sequence[tuple[Any, memoryview]], Now], None] = _nobody_at_all
 
     # --- life --------------------------------------------------------------------------------------------------
 
@@ -121,6 +128,7 @@ class Service:
             _LOG.warning("recovery: %s", note)
         self.broker = Broker(_within_files(self.config), self, self._group, state, self._now())
         self._receive = self.broker.receive
+        self._receive_all = self.broker.receive_all
         for one in self.config.neighbours:
             self.broker.routing.neighbours[one.group_id] = (one.broker_id, one.host, one.port)
 
@@ -142,12 +150,7 @@ class Service:
         if handles_signals:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._handle, StopAsked())
-        server = await loop.create_server(
-            lambda: SocketPort(next(self._numbers), self),
-            sock=self._listener or listening_socket(self.config.host, self.config.port),
-            backlog=_BACKLOG,
-        )
-        self.port = server.sockets[0].getsockname()[1]
+        server = await self._serve(loop, self._listener or listening_socket(self.config.host, self.config.port))
         timers = [asyncio.create_task(self._tick()), asyncio.create_task(self._sweep())]
         if self.config.shared is not None:
             timers.append(asyncio.create_task(self._share_metadata(MetadataFile(self.config.shared))))
@@ -167,7 +170,23 @@ class Service:
             goodbye = loop.time() + _GOODBYE_SECONDS
             while self._ports and loop.time() < goodbye:
                 await asyncio.sleep(0.005)
+            for port in list(self._ports.values()):
+                port.abort()
+            await asyncio.sleep(0)  # the core is told that they are gone, before it is
+            if PolledServer is not None and isinstance(server, PolledServer):
+                server.end()
             await loop.run_in_executor(None, self._close)
+
+    async def _serve(
+        self, loop: asyncio.AbstractEventLoop, listener: socket.socket
+    ) -> "PolledServer | asyncio.AbstractServer":
+        """Take connections, by our own poller where it could be built."""
+        self.port = listener.getsockname()[1]
+        if PolledServer is not None:
+            server = PolledServer(loop, listener, self, lambda: next(self._numbers), _BACKLOG)
+            self._flush_polled = server.flush
+            return server
+        return await loop.create_server(lambda: SocketPort(next(self._numbers), self), sock=listener, backlog=_BACKLOG)
 
     def _close(self) -> None:
         self._threads.shutdown()
@@ -241,7 +260,7 @@ class Service:
         return self._clock.monotonic_ms()
 
     def _handle(self, event: Event) -> None:
-        self._begin_turn()
+        self.begin_turn()
         assert self.broker is not None
         try:
             self.broker.handle(event, self._now())
@@ -254,7 +273,7 @@ class Service:
         if self.failure is None:
             self.stop("a bug in the broker")
 
-    def _begin_turn(self) -> None:
+    def begin_turn(self) -> None:
         """Something happened: there will be an end of the turn, after all else that has arrived by now."""
         if not self._is_turn_coming:
             self._is_turn_coming = True
@@ -264,6 +283,8 @@ class Service:
 
     def _end_turn(self) -> None:
         """All that had arrived is handed in: write it with one call, then send what can be sent."""
+        if not self._is_turn_coming:  # `polled` was faster
+            return
         broker = self.broker
         assert broker is not None
         try:
@@ -274,11 +295,27 @@ class Service:
             dirty, self._dirty = self._dirty, []
             for port in dirty:
                 port.flush()
+        while happened := self._flush_polled():
+            for one, what in happened:
+                one.note(what)
         self._is_turn_coming = False
         if broker.needs_turn:  # somebody held back went on meanwhile
-            self._begin_turn()
+            self.begin_turn()
 
-    def opened(self, port: SocketPort) -> None:
+    def polled(self, arrivals: list[tuple[Any, memoryview]], happened: list[tuple[Any, int]] | None) -> None:
+        """All that has arrived by now, as one turn, with its end."""
+        if not self._is_turn_coming:
+            self._is_turn_coming = True
+            self._turn_now = self._now()
+        try:
+            self._receive_all(arrivals, self._turn_now)
+        except Exception:  # a bug; see `_crash`
+            self._crash()
+        for port, what in happened or ():
+            port.note(what)
+        self._end_turn()
+
+    def opened(self, port: Any) -> None:
         """A peer is there."""
         self._ports[port.id] = port
         self._handle(ConnectionOpened(port))
@@ -286,20 +323,23 @@ class Service:
     def received(self, port: SocketPort, frames: memoryview) -> None:
         """It sent something. Here time is told once per turn, for this is called more often than all others."""
         if not self._is_turn_coming:
-            self._begin_turn()
+            self.begin_turn()
         session = port.session
         if session is not None:
-            self._receive(session, frames, self._turn_now)
+            try:
+                self._receive(session, frames, self._turn_now)
+            except Exception:  # a bug; see `_crash`
+                self._crash()
 
-    def broken(self, port: SocketPort, error: LakeMQError) -> None:
+    def broken(self, port: ClientPort, error: LakeMQError) -> None:
         """It sent something that is no frame."""
         self._handle(StreamBroken(port.id, error))
 
-    def drained(self, port: SocketPort) -> None:
+    def drained(self, port: ClientPort) -> None:
         """It has caught up."""
         self._handle(OutputDrained(port.id))
 
-    def closed(self, port: SocketPort) -> None:
+    def closed(self, port: ClientPort) -> None:
         """It is gone."""
         self._ports.pop(port.id, None)
         self._handle(ConnectionClosed(port.id))
@@ -308,7 +348,7 @@ class Service:
     def wants_flush(self, port: SocketPort) -> None:
         """It has something to send."""
         self._dirty.append(port)
-        self._begin_turn()
+        self.begin_turn()
 
     # --- what the core asks for ----------------------------------------------------------------------------------
 
@@ -399,6 +439,14 @@ def _within_files(config: ServeConfig) -> BrokerConfig:
 
 def _nobody(session: Any, frames: memoryview, now: Now) -> None:
     """There is no broker yet."""
+
+
+def _nobody_at_all(arrivals: Sequence[tuple[Any, memoryview]], now: Now) -> None:
+    """The same."""
+
+
+def _nothing() -> None:
+    """No port is polled."""
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.fix_broker import DOCUMENTED, FULL, JOYQUEUE, SMALL, BrokerLife, block_of, make_broker, message_of
-from lakemq.broker import produce as broker_produce
+from lakemq.broker import runs as broker_runs
 from lakemq.envelope import pack, unpack_all
 from lakemq.message import Qos
 from lakemq.record import read_fields, write_fields
@@ -511,7 +511,7 @@ def test_requests_that_arrive_together_fare_as_if_they_came_one_by_one(with_twin
     with ExitStack() as stack:
         if not with_twin:
             patch = stack.enter_context(pytest.MonkeyPatch.context())
-            patch.setattr(broker_produce, "_hot", None)
+            patch.setattr(broker_runs, "_hot", None)
             patch.setattr(produce_run, "_hot", None)
         life = make_broker()
         peer = life.peer()
@@ -550,7 +550,7 @@ def test_a_run_without_a_partition_is_answered_with_the_one_it_went_to():
 @pytest.mark.parametrize("with_twin", [True, False], ids=["compiled", "python"])
 def test_a_run_that_the_disk_refuses_is_refused_request_by_request(with_twin, monkeypatch):
     if not with_twin:
-        monkeypatch.setattr(broker_produce, "_hot", None)
+        monkeypatch.setattr(broker_runs, "_hot", None)
         monkeypatch.setattr(produce_run, "_hot", None)
     life = make_broker()
     peer = life.peer()

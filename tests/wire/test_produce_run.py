@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakemq.broker.runs import store_run_python
 from lakemq.message import MESSAGE_BYTES_MAX
 from lakemq.record import MessageFields, scan_python, write_fields
 from lakemq.storage.message_record import make_record_python
@@ -284,18 +285,23 @@ def test_a_run_stored_in_one_call_is_cut_made_and_answered_as_in_three(seed):
         first_index, position = rng.randint(0, 1 << 40), rng.randint(0, 1 << 40)
         facts = partition, first_index, 3, NOW_MS, 70_000, position, position // 2
         address = rng.randbytes(16)
-        whole = bytearray(data)
-        alike = HEAD, PREFIX, SUFFIX, RUN_BYTES_MAX, MESSAGE_BYTES_MAX, TOPIC, address
-        twin = hot.store_run(memoryview(whole), at, *alike, *facts)
+        whole, whole_python = bytearray(data), bytearray(data)
+        alike = HEAD, PREFIX, SUFFIX, TOPIC, address, 70_000, RUN_BYTES_MAX, MESSAGE_BYTES_MAX
+        given = alike, partition, first_index, 3, NOW_MS, position, position // 2
+        buffers, buffers_python = [b"before"], [b"before"]
+        twin = hot.store_run(memoryview(whole), at, *given, buffers)
+        assert store_run_python(memoryview(whole_python), at, *given, buffers_python) == twin
+        assert (whole_python, buffers_python) == (whole, buffers)
         if found is None or found.partition != partition:
             assert twin is None
-            assert whole == data, "nothing has happened"
+            assert (whole, buffers) == (data, [b"before"]), "nothing has happened"
             continue
         stored = left[found.start : found.stop]
         header, entries, next_index = make_record_python(stored, found.message_count, *facts, address)
         acks = run_acks_python(stored, found.requests, TOPIC, HEAD, NOW_MS)
         end, start, stop, _, message_count, _, requests = found
-        assert twin == (end, start, stop, message_count, next_index, requests, header, entries, acks)
+        assert twin == (end, len(header) + stop - start, message_count, next_index, requests, entries, acks)
+        assert buffers == [b"before", header, stored]
         assert whole[start:stop] == stored
 
 

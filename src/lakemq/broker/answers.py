@@ -14,7 +14,13 @@ def send(connection: Connection, buffers: Buffers, now: Now) -> None:
     """Send what is ready; a peer that does not read is read from no more until it does."""
     if connection.is_closing or not buffers:
         return
-    if not connection.port.send(buffers) and not connection.is_output_full:
+    if not connection.port.send(buffers):
+        hold_up(connection, now)
+
+
+def hold_up(connection: Connection, now: Now) -> None:
+    """Its port says that it does not read fast enough."""
+    if not connection.is_output_full:
         connection.is_output_full = True
         connection.output_full_since_ms = now.monotonic_ms
         connection.port.pause()

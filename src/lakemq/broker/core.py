@@ -6,7 +6,7 @@ that is raised is a bug: the peer gets status 4 and is closed, the log gets the 
 
 import struct
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lakemq.broker.access import Access
@@ -44,6 +44,7 @@ from lakemq.broker.outcomes import Outcomes
 from lakemq.broker.produce import RUN_BYTES_MAX, Producing
 from lakemq.broker.references import References
 from lakemq.broker.routing import Routing
+from lakemq.broker.runs import Runs
 from lakemq.broker.sessions import Connection, Sessions
 from lakemq.broker.settling import Settling
 from lakemq.broker.transacting import Transacting
@@ -138,6 +139,7 @@ class Broker:
         self._transacting = Transacting(*shared)
         self.delaying = Delaying(self.ledger, config, self.access, self.metrics, world.note, config.delays)
         self._producing = Producing(*shared, self._transacting, self.delaying)
+        self._runs = Runs(self.ledger, config, self.access, self._producing, self._waiters, self.metrics)
         self._keeping = Keeping(self.ledger, config, world, self.references, self.delaying, self._transacting, now)
         self.routing = Routing(self.ledger, config, self.access)
         self._introducing = Introducing(
@@ -310,6 +312,27 @@ class Broker:
 
     def receive(self, connection: Connection, frames: memoryview, now: Now) -> None:
         """FramesReceived, without the event: it comes so often that the world may call this."""
+        self.receive_all(((connection, frames),), now)
+
+    def receive_all(self, arrivals: Sequence[tuple[Connection, memoryview]], now: Now) -> None:
+        """The same for all that arrived in a turn, each connection once.
+
+        They did not wait for each other, so that those who are quickly served may be served first.
+        """
+        if self._is_over:
+            return
+        try:
+            is_usual = self._runs.may_take(arrivals)
+        except Exception:  # a bug: the long way runs into it as well, and tells whose request it was
+            is_usual = False
+        if is_usual:
+            arrivals, failed = self._runs.take(arrivals, now)
+            for one in failed:
+                self._tell_bug(one.connection, _header_at(one.frames, one.at), one.error, now)
+        for connection, frames in arrivals:
+            self._receive(connection, frames, now)
+
+    def _receive(self, connection: Connection, frames: memoryview, now: Now) -> None:
         if connection.is_closing or self._is_over:
             return
         connection.heard_ms = now.monotonic_ms
@@ -339,7 +362,7 @@ class Broker:
                 try:
                     stop = self._take_run(connection, frames, at, now)
                 except Exception as error:  # a bug: see `_frame`
-                    self._tell_bug(connection, read_header(frames[at : at + _length_at(frames, at)])[0], error, now)
+                    self._tell_bug(connection, _header_at(frames, at), error, now)
                     return
                 if stop > at:
                     at = stop
@@ -355,8 +378,12 @@ class Broker:
         if route.metadata_version != self.ledger.metadata.version or access.is_draining or not access.is_writable:
             connection.route = None
             return at
-        if route.is_plain and not self._producing.is_sync_slow:
-            stop = self._producing.take_run_whole(connection, route, frames, at, now)
+        rest = [(connection, frames[at:])]
+        if route.is_plain and self._runs.may_take(rest):
+            left, failed = self._runs.take(rest, now)
+            for one in failed:
+                raise one.error
+            stop = len(frames) - len(left[0][1]) if left else len(frames)
             if stop > at:
                 return stop
         run = cut_run(frames, at, route.head, route.prefix, route.suffix, RUN_BYTES_MAX)
@@ -634,6 +661,10 @@ class Broker:
                 self._close(connection)
             self._is_over = True
             self._world.stop(None)
+
+
+def _header_at(frames: memoryview, at: int) -> Header:
+    return read_header(frames[at : at + _length_at(frames, at)])[0]
 
 
 def _length_at(frames: memoryview, at: int) -> int:

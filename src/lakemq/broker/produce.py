@@ -31,16 +31,10 @@ from lakemq.errors import (
 )
 from lakemq.message import MESSAGE_BYTES_MAX, Qos
 from lakemq.record import ORDERED_BIT, MessageFields, read_fields, scan, stamp
-from lakemq.storage.journal_record import HEADER_BYTES
 from lakemq.wire.dialect import Dialect, header_qos, qos_of_level
 from lakemq.wire.header import REQUEST_HEADER_BYTES, Header
 from lakemq.wire.produce import ProduceMessage, ProduceMessageAck, ProduceResult, TopicProduce, TopicProduceResults
-from lakemq.wire.produce_run import REQUEST_BYTES, ProduceRun, any_special, run_acks, run_receipts, run_refusals
-
-try:
-    import lakemq._hot as _hot
-except ImportError:  # no compiler when it was installed
-    _hot = None  # type: ignore[assignment]
+from lakemq.wire.produce_run import ProduceRun, any_special, run_acks, run_receipts, run_refusals
 
 RUN_BYTES_MAX = 1 << 20
 _TIMEOUT_MAX_MS = 600_000
@@ -139,51 +133,6 @@ class Producing:
         self.park: Park = _no_room  # who takes what is over a rate
 
     # --- many alike --------------------------------------------------------------------------------------------
-
-    def take_run_whole(self, connection: Connection, route: ProduceRoute, frames: memoryview, at: int, now: Now) -> int:
-        """`take_run` with one compiled call for all that is not bookkeeping, where nothing is out of the ordinary.
-
-        Returns where it got to: `at` if there was something, and nothing has happened.
-        """
-        group = self._group
-        place = at + route.partition_offset
-        if place + 2 > len(frames):
-            return at
-        partition = frames[place] << 8 | frames[place + 1]
-        if partition not in route.led_partitions:  # also one that is left to us: a negative one
-            return at
-        index = group.room_for(route.topic_number, partition, len(frames) - at + HEADER_BYTES, self._ledger.term)
-        if index is None:
-            return at
-        journal = group.journal
-        found = _hot.store_run(
-            frames,
-            at,
-            route.head,
-            route.prefix,
-            route.suffix,
-            RUN_BYTES_MAX,
-            MESSAGE_BYTES_MAX,
-            route.topic_string,
-            connection.port.address,
-            partition,
-            index.next_index,
-            self._ledger.term,
-            now[0],
-            route.topic_number,
-            journal.end_position,
-            journal.synced_position,
-        )
-        if found is None:
-            return at
-        end, start, stop, message_count, next_index, requests, header, entries, answers = found
-        metrics = self._metrics
-        metrics.messages_in[route.topic] += next_index - index.next_index
-        metrics.bytes_in[route.topic] += stop - start
-        metrics.requests["PRODUCE_MESSAGE"] += len(requests) // REQUEST_BYTES
-        end_position = group.put(index, header, frames[start:stop], entries, message_count, next_index, now[0])
-        self._waiters.park(RunReply(connection, end_position, answers, route, requests, end - at, now))
-        return end
 
     def take_run(
         self, connection: Connection, route: ProduceRoute, run: ProduceRun, frames: memoryview, size: int, now: Now
@@ -415,6 +364,8 @@ class Producing:
         if len(stored) != 1 or stored[0].code or stored[0].qos is Qos.NO or connection.dialect is Dialect.JOYQUEUE:
             return
         entry = command.topics[0]
+        if entry.tx_id:
+            return  # what looks alike belongs to a transaction, too, and is not to be seen
         name = connection.full_topic(entry.topic)
         topic = self._ledger.metadata.topics[name]
         topic_string = _string(entry.topic)
@@ -443,7 +394,17 @@ class Producing:
             timeout_ms=min(timeout_ms, _TIMEOUT_MAX_MS),
             rates=rates,
             partition_offset=REQUEST_HEADER_BYTES + prefix_bytes + _PARTITION_IN_FIRST,
-            is_plain=_hot is not None and rates is None and stored[0].qos is not Qos.RECEIVE,
+            is_plain=rates is None and stored[0].qos is not Qos.RECEIVE,
+            alike=(
+                bytes(frame[8:10]),
+                prefix,
+                suffix,
+                topic_string,
+                connection.port.address,
+                topic.number,
+                RUN_BYTES_MAX,
+                MESSAGE_BYTES_MAX,
+            ),
         )
 
 

@@ -9,7 +9,12 @@ from lakemq.broker.limits import Rate
 from lakemq.cluster.metadata import Limits, Metadata
 from lakemq.errors import ConnectionNotFoundError
 from lakemq.names import AppName, owner_of
+from lakemq.storage.index import PartitionIndex
 from lakemq.wire.dialect import Dialect
+
+Alike = tuple[bytes, bytes, bytes, bytes, bytes, int, int, int]
+"""What `store_run` wants to know of a route, in its order: head, prefix, suffix, topic's STRING, the peer's address,
+topic number, and how many bytes a run and a message may have."""
 
 
 @dataclass(slots=True)
@@ -29,7 +34,9 @@ class ProduceRoute:
     timeout_ms: int
     rates: "AppRates | None"
     partition_offset: int  # of the first message's partition, from where the request begins
-    is_plain: bool = False  # acked when stored, without limits: see Producing.take_run_whole
+    is_plain: bool  # acked when stored, without limits: see `runs`
+    alike: Alike
+    indexes: dict[int, PartitionIndex] = field(default_factory=dict)  # of the partitions it was used for, by number
 
 
 @dataclass(slots=True)

@@ -48,8 +48,9 @@ class _Demo:
         """All steps; CommandError if something does not add up."""
         self._console.print("[bold]LakeMQ demo[/bold]: a broker, a producer and three kinds of consumers\n")
         with self._broker() as broker:
-            operator = {"admin_url": broker.admin_url, "admin_token": broker.admin_token}
-            with lakemq.connect(broker.url, app="shop", **operator) as mq:
+            with lakemq.connect(
+                broker.url, app="shop", admin_url=broker.admin_url, admin_token=broker.admin_token
+            ) as mq:
                 self._send(mq)
                 self._consume(mq, "billing")
                 self._consume(mq, "mailer")
@@ -166,7 +167,8 @@ class _Demo:
     def _summary(self) -> None:
         table = Table("what", "wanted", "found", "")
         for what, wanted, found, is_right in self._rows:
-            table.add_row(what, escape(wanted), escape(found), "[green]right[/green]" if is_right else "[red]WRONG[/red]")
+            verdict = "[green]right[/green]" if is_right else "[red]WRONG[/red]"
+            table.add_row(what, escape(wanted), escape(found), verdict)
         self._console.print()
         self._console.print(table)
         wrong = [row for row in self._rows if not row[3]]

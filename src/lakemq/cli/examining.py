@@ -56,8 +56,8 @@ def _python() -> Iterator[Finding]:
 
 
 def _compiled() -> Iterator[Finding]:
-    if importlib.util.find_spec("lakemq._hot") is not None:
-        yield Finding("compiled twin", "good", "the hot loops run in C")
+    if all(importlib.util.find_spec(f"lakemq.{name}") is not None for name in ("_hot", "_poll")):
+        yield Finding("compiled twin", "good", "the hot loops run in C, and so does the poller")
     else:
         yield Finding(
             "compiled twin", "note", "not built: all works, slower", "install a C compiler, then LakeMQ again"

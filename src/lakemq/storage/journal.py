@@ -133,11 +133,9 @@ class Journal:
         self.end_position = position + size
         return position
 
-    def put(self, header: Buffer, payload: Buffer, size: int) -> None:
+    def put(self, buffers: list[Buffer], size: int) -> None:
         """`append` without its checks, after `has_room`."""
-        pending = self._pending
-        pending.append(header)
-        pending.append(payload)
+        self._pending += buffers
         self.end_position += size
 
     def flush(self) -> None:

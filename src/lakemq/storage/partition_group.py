@@ -61,6 +61,10 @@ class Appended(NamedTuple):
     end_position: int
 
 
+Put = tuple[PartitionIndex, bytes, int, int]
+"""What records add to a partition: its index, their entries, how many messages, and the next index after them."""
+
+
 class _Unsynced(NamedTuple):
     end_position: int
     entries: PartitionIndex
@@ -220,41 +224,34 @@ class PartitionGroup:
         self._unsynced_messages += message_count
         return Appended(first, next_index, end)
 
-    def room_for(self, topic: int, partition: int, size: int, term: int) -> PartitionIndex | None:
-        """The index of a partition to which that many bytes can be added by `put`; None: take `append`."""
-        journal, terms, config = self._journal, self._terms, self._config
-        if (
-            self._turn_error is not None
-            or not terms
-            or terms[-1][0] != term
-            or size > config.record_bytes_max
-            or journal.end_position - journal.synced_position + size > config.unsynced_bytes_max
-            or not journal.has_room(size)
-        ):
-            return None
+    def index_of(self, topic: int, partition: int) -> PartitionIndex | None:
+        """The index of a partition that has messages, for `put`."""
         return self._indexes.get((topic, partition))
 
-    def put(
-        self,
-        index: PartitionIndex,
-        header: bytes,
-        messages: memoryview,
-        entries: bytes,
-        message_count: int,
-        next_index: int,
-        now_ms: int,
-    ) -> int:
-        """Add a record that was made for the journal's end, after `room_for`; its end position."""
-        key = index.topic, index.partition
-        if key not in self._undo:
-            self._undo[key] = _Undo(index, index.pending_bytes, index.next_index)
-        journal = self._journal
-        journal.put(header, messages, HEADER_BYTES + len(messages))
-        self._indexes.add(index, entries, next_index)
-        end = journal.end_position
-        self._unsynced.append(_Unsynced(end, index, next_index, message_count, now_ms))
-        self._unsynced_messages += message_count
-        return end
+    def room_for(self, size: int, term: int) -> bool:
+        """Whether records of messages with that many bytes in all can be added by `put`; False: take `append`."""
+        journal, terms, config = self._journal, self._terms, self._config
+        return (
+            self._turn_error is None
+            and bool(terms)
+            and terms[-1].term == term
+            and size <= config.record_bytes_max
+            and journal.end_position - journal.synced_position + size <= config.unsynced_bytes_max
+            and journal.has_room(size)
+        )
+
+    def put(self, buffers: list[Buffer], size: int, changes: Iterable[Put], now_ms: int) -> None:
+        """Add records that were made for the journal's end, after `room_for`: their bytes, and what they change."""
+        self._journal.put(buffers, size)
+        end = self._journal.end_position
+        for index, entries, message_count, next_index in changes:
+            key = index.topic, index.partition
+            if key not in self._undo:
+                self._undo[key] = _Undo(index, index.pending_bytes, index.next_index)
+            self._indexes.add(index, entries, next_index)
+            unsynced = end, index, next_index, message_count, now_ms
+            self._unsynced.append(tuple.__new__(_Unsynced, unsynced))  # half the time of _Unsynced(…)
+            self._unsynced_messages += message_count
 
     def append_control(
         self, kind: RecordType, payload: bytes, *, topic: int = 0, partition: int = 0, term: int, now_ms: int

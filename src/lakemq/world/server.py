@@ -1,6 +1,7 @@
 """The sockets: bytes in, frames out to whoever serves them, answers back in one call per connection and turn.
 
 Knows frames and nothing of what is in them. `SocketPort` is one connection, `Acceptor` what it asks of its owner.
+This is how the loop itself serves them, and the definition of what `polled.py` does faster.
 """
 
 import asyncio
@@ -15,7 +16,28 @@ from lakemq.wire.joyqueue_message import client_address
 
 Buffer = bytes | bytearray | memoryview
 
-_LINGER_SECONDS = 10  # how long a closed connection may take to read its last answers
+LINGER_SECONDS = 10  # how long a closed connection may take to read its last answers
+
+
+class ClientPort(Protocol):
+    """A connection as those who serve it see it; the core knows more of it."""
+
+    id: int
+    session: Any
+    frame_began_ms: int  # when the first byte of a frame came that is not whole yet; 0 if there is none
+
+    @property
+    def held_bytes(self) -> int:
+        """What has arrived of a frame that is not whole."""
+        ...
+
+    def close(self) -> None:
+        """Close after what was sent."""
+        ...
+
+    def abort(self) -> None:
+        """Close now, whatever waits."""
+        ...
 
 
 class Acceptor(Protocol):
@@ -24,7 +46,7 @@ class Acceptor(Protocol):
     frame_bytes_max: int
     output_bytes_max: int
 
-    def opened(self, port: "SocketPort") -> None:
+    def opened(self, port: ClientPort) -> None:
         """A peer is there."""
         ...
 
@@ -32,15 +54,15 @@ class Acceptor(Protocol):
         """Whole frames have arrived."""
         ...
 
-    def broken(self, port: "SocketPort", error: LakeMQError) -> None:
+    def broken(self, port: ClientPort, error: LakeMQError) -> None:
         """What it sends are no frames."""
         ...
 
-    def drained(self, port: "SocketPort") -> None:
+    def drained(self, port: ClientPort) -> None:
         """It has read what was sent, or most of it."""
         ...
 
-    def closed(self, port: "SocketPort") -> None:
+    def closed(self, port: ClientPort) -> None:
         """It is gone."""
         ...
 
@@ -111,22 +133,13 @@ class SocketPort(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=self._acceptor.output_bytes_max)
         peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         if peer:
-            self._note_peer(peer)
+            self.host, self.is_ipv6, self.address = peer_facts(peer)
         if local:
-            self.local_host, self.local_port = _host_of(local), local[1]
+            self.local_host, self.local_port = host_of(local), local[1]
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._acceptor.opened(self)
-
-    def _note_peer(self, peer: Any) -> None:
-        self.host = _host_of(peer)
-        try:
-            parsed = ip_address(self.host)
-        except ValueError:
-            return
-        self.is_ipv6 = isinstance(parsed, IPv6Address)
-        self.address = client_address(parsed.packed, peer[1])
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._decoder.room()
@@ -216,7 +229,7 @@ class SocketPort(asyncio.BufferedProtocol):
             else:
                 self._transport.close()
             if self._linger is None:
-                self._linger = asyncio.get_running_loop().call_later(_LINGER_SECONDS, self.abort)
+                self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self.abort)
 
     def _say_goodbye(self) -> None:
         """To close with requests unread would reset the connection, and the peer might never see its last answers."""
@@ -231,6 +244,17 @@ class SocketPort(asyncio.BufferedProtocol):
             self._transport.abort()
 
 
-def _host_of(address: Any) -> str:
+def peer_facts(peer: Any) -> tuple[str, bool, bytes]:
+    """Of a peer's address: its host as text, whether that is IPv6, and both with the port as a record has them."""
+    host = host_of(peer)
+    try:
+        parsed = ip_address(host)
+    except ValueError:
+        return host, False, bytes(16)
+    return host, isinstance(parsed, IPv6Address), client_address(parsed.packed, peer[1])
+
+
+def host_of(address: Any) -> str:
+    """The host of a socket's address, as IPv4 if it is that in an IPv6 dress."""
     host = str(address[0])
     return host[7:] if host.startswith("::ffff:") and "." in host else host

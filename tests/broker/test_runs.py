@@ -1,0 +1,240 @@
+"""Many connections' produce requests in one turn: as if each had come alone, and none has to wait for another."""
+
+from random import Random
+
+import pytest
+
+from broker.fix_broker import FULL, SMALL, TINY, block_of, make_broker
+from lakemq.broker import runs
+from lakemq.message import Qos
+from lakemq.storage.config import StorageConfig
+from lakemq.wire.produce_run import PRODUCE_NUMBER
+from lakemq.wire.session import Heartbeat
+
+
+@pytest.fixture(params=["compiled", "definition"], autouse=True)
+def form(request, monkeypatch):
+    if request.param == "definition":
+        monkeypatch.setattr(runs, "_hot", None)
+    elif runs._hot is None:
+        pytest.skip("the compiled twin was not built: no C compiler at install")
+
+
+def arrive(life, *sent):
+    """Each peer's frames, all at once: (peer, commands) pairs; the ids of each peer's requests."""
+    arrivals, ids = [], []
+    for peer, commands in sent:
+        frames = [peer.frame(command) for command in commands]
+        ids.append(range(peer._request_id - len(frames) + 1, peer._request_id + 1))
+        arrivals.append((peer.connection, memoryview(bytearray(b"".join(frames)))))
+    life.broker.receive_all(arrivals, life.engine.now())
+    return ids
+
+
+def routed(life, count, **details):
+    """Peers whose next request will be like their last."""
+    peers = [life.peer() for _ in range(count)]
+    for peer in peers:
+        assert peer.produce(b"first", **details)[0] == 0
+    return peers
+
+
+def places(peer, ids):
+    """Where the messages of these requests went; the code if they did not."""
+    found = []
+    for number in ids:
+        (entry,) = peer.received(number).body.topics
+        found.append(entry.code or [(one.partition, one.index) for one in entry.results])
+    return found
+
+
+def all_stored(life):
+    return sorted(body for partition in range(3) for body in life.stored(partition=partition))
+
+
+@pytest.mark.parametrize("qos", [Qos.WRITE, Qos.FLUSH])
+@pytest.mark.parametrize("seed", range(5))
+def test_what_arrives_together_is_stored_and_answered_as_if_it_came_alone(seed, qos):
+    together, alone = make_broker(partitions=3), make_broker(partitions=3)
+    lives = [(life, routed(life, 6, qos=qos)) for life in (together, alone)]
+    stored = []
+    for life, peers in lives:
+        rng = Random(seed)
+        answers = []
+        for turn in range(6):
+            sent = []
+            for number, peer in enumerate(peers):
+                commands = [
+                    peer.produce_command(
+                        *[b"%d of %d in turn %d" % (nth, number, turn)] * rng.choice([1, 1, 3]),
+                        partition=rng.choice([0, 1, 2, 2, 2, 7, -1]),
+                        qos=rng.choice([qos] * 8 + [Qos.RECEIVE]),
+                    )
+                    if rng.random() < 0.9
+                    else Heartbeat()
+                    for nth in range(rng.choice([0, 1, 1, 2, 5]))
+                ]
+                if commands:
+                    sent.append((peer, commands))
+            # Those with nothing out of the ordinary are served first, which is all the difference there is.
+            ids = arrive(life, *sent) if life is together else [arrive(life, one)[0] for one in sent]
+            life.settle()
+            for (peer, _), numbers in zip(sent, ids, strict=True):
+                answers += [(n, peer.received(n).status, peer.received(n).type) for n in numbers]
+        life.sync()
+        stored.append((answers, all_stored(life)))
+        assert (life.broker._waiters.is_empty, life.broker._waiters.in_flight_bytes) == (True, 0)
+        assert not any(peer.connection.in_flight_bytes for peer in peers)
+        life.restart()
+        assert all_stored(life) == stored[-1][1]
+    assert stored[0] == stored[1]
+
+
+def test_answers_say_where_each_message_is():
+    life = make_broker()
+    peers = routed(life, 4, qos=Qos.WRITE)
+    ids = arrive(life, *[(peer, [peer.produce_command(b"%d" % n, qos=Qos.WRITE)] * 2) for n, peer in enumerate(peers)])
+    life.engine.end_turn()
+    found = [places(peer, numbers) for peer, numbers in zip(peers, ids, strict=True)]
+    assert found == [[[(0, 4 + 2 * n)], [(0, 5 + 2 * n)]] for n in range(4)]
+    life.sync()
+    assert life.stored()[4:] == [b"0", b"0", b"1", b"1", b"2", b"2", b"3", b"3"]
+    assert life.broker.metrics.messages_in["orders"] == 12
+    assert life.broker.metrics.requests["PRODUCE_MESSAGE"] == 12
+
+
+def test_nothing_is_answered_before_it_is_written_nor_flushed_before_it_is_synced():
+    life = make_broker()
+    written, flushed = routed(life, 1, qos=Qos.WRITE) + routed(life, 1, qos=Qos.FLUSH)
+    (first,), (second,) = arrive(
+        life,
+        (written, [written.produce_command(b"w", qos=Qos.WRITE)]),
+        (flushed, [flushed.produce_command(b"f", qos=Qos.FLUSH)]),
+    )
+    assert (written.received(first), flushed.received(second)) == (None, None)
+    life.engine.end_turn()
+    assert (written.received(first) is not None, flushed.received(second)) == (True, None)
+    life.settle()
+    assert flushed.received(second) is not None
+
+
+def test_a_turn_that_cannot_be_written_is_refused_to_each():
+    life = make_broker()
+    peers = routed(life, 3, qos=Qos.WRITE)
+    before = life.facts()
+    life.disk.fail("write", FULL, path_contains="journal/", wrote=64)
+    ids = arrive(life, *[(peer, [peer.produce_command(b"lost", qos=Qos.WRITE)]) for peer in peers])
+    life.engine.end_turn()
+    codes = [places(peer, numbers) for peer, numbers in zip(peers, ids, strict=True)]
+    assert codes == [codes[0]] * 3
+    assert isinstance(codes[0][0], int)
+    assert life.broker.metrics.errors[codes[0][0]] == 3
+    assert life.facts() == before
+    assert (life.broker._waiters.is_empty, life.broker._waiters.in_flight_bytes) == (True, 0)
+    ids = arrive(life, *[(peer, [peer.produce_command(b"kept", qos=Qos.WRITE)]) for peer in peers])
+    life.settle()
+    life.sync()
+    assert [places(peer, numbers) for peer, numbers in zip(peers, ids, strict=True)] == [[[(0, n)]] for n in (3, 4, 5)]
+    assert life.stored() == [b"first"] * 3 + [b"kept"] * 3
+
+
+def test_a_bug_at_one_connection_costs_it_alone(monkeypatch):
+    life = make_broker()
+    peers = routed(life, 3, qos=Qos.WRITE)
+    store_run = runs._hot.store_run if runs._hot is not None else runs.store_run_python
+
+    class Planted:
+        @staticmethod
+        def store_run(view, *rest):
+            if b"poison" in bytes(view):
+                raise KeyError("secret")
+            return store_run(view, *rest)
+
+    monkeypatch.setattr(runs, "_hot", Planted)
+    bodies = (b"good", b"poison", b"better")
+    sent = [(peer, [peer.produce_command(one, qos=Qos.WRITE)]) for peer, one in zip(peers, bodies, strict=True)]
+    ids = arrive(life, *sent)
+    life.settle()
+    life.sync()
+    assert [peer.is_closed for peer in peers] == [False, True, False]
+    assert peers[1].received(ids[1][0]).status == 4
+    assert life.broker.metrics.bugs == 1
+    assert life.stored()[3:] == [b"good", b"better"]
+
+
+def test_who_is_held_up_is_not_overtaken_by_its_own_requests():
+    life = make_broker()
+    peer, other = routed(life, 2, qos=Qos.WRITE)
+    peer.pipe.output_bytes_max = 1
+    arrive(life, (peer, [peer.produce_command(b"1", qos=Qos.WRITE)]))
+    life.engine.end_turn()
+    assert (peer.connection.is_output_full, peer.pipe.is_paused) == (True, True)
+    for body in (b"2", b"3"):
+        arrive(
+            life,
+            (peer, [peer.produce_command(body, qos=Qos.WRITE)]),
+            (other, [other.produce_command(b"other", qos=Qos.WRITE)]),
+        )
+        life.engine.end_turn()
+    assert len(peer.connection.backlog) == 2
+    peer.pipe.output_bytes_max = None
+    peer.pipe.take()
+    life.settle()
+    life.sync()
+    assert [body for body in life.stored()[2:] if body != b"other"] == [b"1", b"2", b"3"]
+    assert not peer.pipe.is_paused
+
+
+def test_too_much_for_one_turn_is_taken_one_by_one_and_held_back_as_ever():
+    life = make_broker(storage=SMALL, limits_of={"unsynced_bytes_high": 100_000})
+    peers = routed(life, 8, qos=Qos.WRITE)
+    for _ in range(3):
+        arrive(life, *[(peer, [peer.produce_command(b"x" * 20_000, qos=Qos.WRITE)]) for peer in peers])
+        assert life.journal.unsynced_bytes < 130_000
+        life.engine.end_turn()
+    life.settle()
+    life.sync()
+    assert life.capped["unsynced_bytes"] >= 1
+    assert len(life.stored()) == 8 + 24
+
+
+def test_a_turn_over_the_end_of_a_segment_is_whole():
+    life = make_broker(storage=TINY)
+    peers = routed(life, 6, qos=Qos.WRITE)
+    for turn in range(12):
+        ids = arrive(
+            life,
+            *[(peer, [peer.produce_command(b"%d" % turn + b"x" * 500, qos=Qos.WRITE)] * 2) for peer in peers],
+        )
+        life.settle()
+        assert all(isinstance(one, list) for peer, n in zip(peers, ids, strict=True) for one in places(peer, n))
+        life.sync()
+    assert len(life.journal.bases()) > 3
+    assert len(life.stored()) == 6 + 12 * 12
+    life.restart()
+    assert len(life.stored()) == 6 + 12 * 12
+
+
+def test_special_and_foreign_requests_go_the_long_way_with_the_rest_of_their_frames():
+    life = make_broker(storage=StorageConfig())
+    (peer,) = routed(life, 1, qos=Qos.WRITE)
+    special = block_of(b"id", attributes={"UNIQ_ID": "1"})
+    (ids,) = arrive(
+        life,
+        (
+            peer,
+            [
+                peer.produce_command(b"a", qos=Qos.WRITE),
+                peer.produce_command(qos=Qos.WRITE, block=special),
+                peer.produce_command(b"b", qos=Qos.WRITE),
+                Heartbeat(),
+                peer.produce_command(b"c", qos=Qos.WRITE, partition=1),
+                peer.produce_command(b"d", qos=Qos.WRITE),
+            ],
+        ),
+    )
+    life.settle()
+    life.sync()
+    assert all(peer.received(one).status == 0 for one in ids)
+    assert (life.stored(), life.stored(partition=1)) == ([b"first", b"a", b"id", b"b", b"d"], [b"c"])
+    assert [abs(peer.received(one).type) for one in ids].count(PRODUCE_NUMBER) == 5
