@@ -109,6 +109,7 @@ static int make_room(Link *link) {
         if (held) memmove(link->base, link->base + link->start, (size_t)held);
         link->start = 0;
         link->end = held;
+        if (!held && link->chunk_bytes > LARGE_CHUNK_BYTES) let_chunk_go(link); /* one large frame is no reason to keep it */
     }
     return link->chunk_bytes - link->end >= ROOM_BYTES_MIN || begin_chunk(link);
 }

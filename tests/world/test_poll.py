@@ -139,6 +139,9 @@ def test_a_large_frame_gets_memory_as_it_arrives(peers):
         found += peers.receive()[0]
     assert found == [("session", whole)]
     assert link.held_bytes == 0
+    theirs.send(frame(5))
+    ((_, after),), _ = peers.poller.receive(1)
+    assert len(after.obj) <= 1 << 20, "what a large frame needed is not kept for ever"
 
 
 @pytest.mark.parametrize(
