@@ -26,8 +26,8 @@ from lakemq.wire.consume import (
 )
 from lakemq.wire.messages import MessageBlock
 from lakemq.wire.metadata import FetchCluster
-from lakemq.wire.produce import ProduceMessage
-from lakemq.wire.session import AddConsumer, Heartbeat
+from lakemq.wire.produce import ProduceMessage, ProduceMessageCommit, ProduceMessagePrepare, TopicProduce
+from lakemq.wire.session import AddConsumer, AddProducer, Heartbeat
 
 both = pytest.mark.parametrize("dialect", [DOCUMENTED, JOYQUEUE], ids=lambda one: one.value)
 
@@ -748,3 +748,16 @@ def test_of_several_topics_the_shortest_timeout_counts():
     life.clock.pass_ms(500)
     life.engine.tick()
     assert [one.code for one in peer.received(asked).body.topics] == [108, 108]
+
+
+def test_what_looks_like_the_request_before_it_in_a_transaction_is_not_seen():
+    life = make_broker(partitions=1)
+    peer = life.peer().consumes()
+    peer.ask(AddProducer(("orders",), "shop"))
+    tx_id = peer.ask(ProduceMessagePrepare("orders", "shop", 1, "")).body.tx_id
+    for _ in range(3):
+        entry = TopicProduce("orders", tx_id, 0, 0, block_of(b"x", partition=0))
+        assert peer.ask(ProduceMessage((entry,), "shop")).body.topics[0].code == 0
+    assert (life.stored(), peer.fetch()) == ([], [])
+    assert peer.ask(ProduceMessageCommit("orders", "shop", tx_id)).body.code == 0
+    assert peer.fetch() == [b"x", b"x", b"x"]
