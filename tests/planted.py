@@ -16,11 +16,12 @@ from random import Random
 
 import pytest
 
+from broker.test_retry import a_retry_acked_twice, leases_that_run_out
 from faults.bit_flips import Flips
+from faults.delivery_crashes import crashes_at_each_write
 from fix_disk import get, put
 from fix_storage import TINY, A, B, Engine, segment_path
 from lakemq.broker import answers, produce
-from lakemq.broker.acks import Acking
 from lakemq.broker.consume import Consuming
 from lakemq.broker.core import Broker
 from lakemq.broker.ledger import Ledger
@@ -53,6 +54,7 @@ from lakemq.testing.plan import Plan
 from lakemq.testing.simulation import Simulation
 from lakemq.testing.storage_model import TallyFold
 from lakemq.wire.consume import TopicMessages
+from sim import planted_delivery as delivery
 from storage.fix_fold import FoldEngine, FoldStore
 
 Patch = pytest.MonkeyPatch
@@ -909,7 +911,7 @@ def polls_of_a_lost_connection_kept(patch: Patch) -> None:
     def consumer_gone(self, connection, topic, app, now):
         subscription = self._ledger.metadata.subscription(topic, app)
         lending = self._lendings.get(subscription.number) if subscription is not None else None
-        if lending is not None and lending.owners.release_all(connection.port.id):
+        if lending is not None and lending.loans.release_all(connection.port.id):
             self.wake(lending, now)
 
     patch.setattr(Consuming, "consumer_gone", consumer_gone)
@@ -958,10 +960,10 @@ def acks_missing_in_snapshots(patch: Patch) -> None:
 
 
 def commit_ack_answered_before_the_write(patch: Patch) -> None:
-    def at_once(self, connection, header, ack, now):
+    def at_once(self, connection, header, ack, refused, now):
         answers.answer(connection, header, ack, now)
 
-    patch.setattr(Acking, "_after_write", at_once)
+    patch.setattr(Settling, "_after_write", at_once)
 
 
 def refused_messages_stored(patch: Patch) -> None:
@@ -1012,16 +1014,6 @@ def requests_in_flight_never_over(patch: Patch) -> None:
     patch.setattr(Waiters, "_settle", lambda self, reply: None)
 
 
-def ack_taken_back_and_not_lent_again(patch: Patch) -> None:
-    undo_with = Ledger.undo_with
-
-    def without_release(self, end_position, undo):
-        if getattr(getattr(undo, "func", None), "__name__", "") != "release":
-            undo_with(self, end_position, undo)
-
-    patch.setattr(Ledger, "undo_with", without_release)
-
-
 def syncs_put_off_by_a_clock_set_back(patch: Patch) -> None:
     def wants_sync(self, now_ms):
         if not self._unsynced:
@@ -1055,6 +1047,50 @@ def many_polls_wait(plan: Plan) -> bool:
     """So that what an ack frees is lent to the next within the same turn."""
     lasting = [one for one in plan.consumers if one.habits.lease_ms > 10_000 and one.habits.count < 10]
     return plan.turn_ms > 0 and sum(one.habits.polls for one in lasting) > 1
+
+
+def has_retries(plan: Plan) -> bool:
+    """Failures that are tried again soon, and not at once."""
+    pauses = [one.get("retry_first_ms", 1000) for one in plan.policies.values() if one["is_retry"]]
+    return consumers_fail(plan) and any(80 <= one <= 300 for one in pauses)
+
+
+def consumers_fail(plan: Plan) -> bool:
+    return any(one.habits.fails > 0.1 or one.habits.poison for one in plan.consumers)
+
+
+def gives_up_soon(plan: Plan) -> bool:
+    return consumers_fail(plan) and any(one.get("retry_times", 16) < 3 for one in plan.policies.values())
+
+
+def keeps_order(plan: Plan) -> bool:
+    return consumers_fail(plan) and any(_is_ordered(plan, one) for one in plan.policies.values())
+
+
+def keeps_order_by_key(plan: Plan) -> bool:
+    policies = [one for one in plan.policies.values() if one.get("is_concurrent")]
+    return consumers_fail(plan) and any(_is_ordered(plan, one) for one in policies)
+
+
+def _is_ordered(plan: Plan, policy: dict[str, object]) -> bool:
+    return bool(policy["is_sequential"]) or any(topic.is_ordered for topic in plan.topics)
+
+
+def has_filters(plan: Plan) -> bool:
+    policies = [one for one in plan.policies.values() if one.get("filter")]
+    return bool(policies) and any(one.habits.marks for one in plan.producers) and not plan.broker.creates_missing
+
+
+def has_failures_behind_filters(plan: Plan) -> bool:
+    return has_filters(plan) and consumers_fail(plan)
+
+
+def has_transactions(plan: Plan) -> bool:
+    return bool(plan.transactors)
+
+
+def has_delays(plan: Plan) -> bool:
+    return any(one.habits.delays for one in plan.producers)
 
 
 def consumers_forget(plan: Plan) -> bool:
@@ -1100,12 +1136,61 @@ PLANTED_BROKER = [
     PlantedBug("requests in flight never over", requests_in_flight_never_over, schedules_with()),
     PlantedBug(
         "ack taken back and not lent again",
-        ack_taken_back_and_not_lent_again,
+        delivery.acks_taken_back_and_not_lent_again,
         schedules_with("disk full", count=150, where=many_polls_wait),
     ),
     PlantedBug(
         "syncs put off by a clock set back",
         syncs_put_off_by_a_clock_set_back,
         schedules_with("clock jump", where=syncs_by_time),
+    ),
+    PlantedBug("retry lost at a kill", delivery.retries_missing_in_snapshots, schedules_with(*DEATHS)),
+    PlantedBug("dead letters lost at a kill", delivery.dead_letters_missing_in_snapshots, schedules_with(*DEATHS)),
+    PlantedBug("retry early by a tick", delivery.retry_early, schedules_with(where=has_retries)),
+    PlantedBug("retry kept when it is acked", delivery.retry_kept_when_it_is_acked, schedules_with(where=has_retries)),
+    PlantedBug("ack of a retry counts twice", delivery.ack_of_a_retry_counts_twice, a_retry_acked_twice),
+    PlantedBug(
+        "failure said twice counts twice", delivery.failure_said_twice_counts_twice, schedules_with(where=has_retries)
+    ),
+    PlantedBug("dead letter twice", delivery.dead_letter_twice, schedules_with(where=gives_up_soon)),
+    PlantedBug("dead letters with one id", delivery.dead_letters_with_one_id, schedules_with(where=gives_up_soon)),
+    PlantedBug(
+        "failed message passed and nowhere", delivery.failed_message_passed_and_nowhere, schedules_with(where=has_retries)
+    ),
+    PlantedBug("lease that ran out not counted", delivery.lease_that_ran_out_not_counted, leases_that_run_out),
+    PlantedBug("stuck message overtaken", delivery.stuck_message_overtaken, schedules_with(where=keeps_order)),
+    PlantedBug("key lent twice at once", delivery.key_lent_twice_at_once, schedules_with(where=keeps_order_by_key)),
+    PlantedBug(
+        "stuck message never let go", delivery.stuck_message_never_let_go, schedules_with(where=keeps_order_by_key)
+    ),
+    PlantedBug(
+        "waiting message forgotten",
+        delivery.waiting_message_forgotten,
+        schedules_with(*DEATHS, where=keeps_order_by_key),
+    ),
+    PlantedBug("filtered message delivered", delivery.filtered_message_delivered, schedules_with(where=has_filters)),
+    PlantedBug(
+        "retry hidden by a filter",
+        delivery.retry_hidden_by_a_filter,
+        schedules_with(where=has_failures_behind_filters),
+    ),
+    PlantedBug(
+        "outcome of a transaction forgotten at a restart",
+        delivery.outcomes_forgotten_by_a_restart,
+        schedules_with(*DEATHS, where=has_transactions),
+    ),
+    PlantedBug(
+        "part of a commit missing after a crash", delivery.rest_of_a_commit_not_stored, crashes_at_each_write("commit")
+    ),
+    PlantedBug(
+        "rolled back message visible", delivery.rolled_back_messages_stored, schedules_with(where=has_transactions)
+    ),
+    PlantedBug("delay early", delivery.delay_early, schedules_with(where=has_delays)),
+    PlantedBug("delay released twice", delivery.delay_released_twice, schedules_with(*DEATHS, where=has_delays)),
+    PlantedBug("delay lost", delivery.delay_lost, schedules_with(where=has_delays)),
+    PlantedBug(
+        "retry taken back and still queued",
+        delivery.retry_taken_back_and_still_queued,
+        schedules_with("disk full", "write error", count=150, where=has_retries),
     ),
 ]

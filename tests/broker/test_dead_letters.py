@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.fix_broker import DOCUMENTED, FULL, JOYQUEUE, BrokerLife, make_broker
+from broker.fix_broker import DOCUMENTED, FULL, JOYQUEUE, TINY, BrokerLife, make_broker
 from lakemq.broker.admin import CHANGES
 from lakemq.broker.delivery_admin import DELIVERY_ACTIONS
 from lakemq.broker.events import AdminAsked
@@ -28,6 +28,7 @@ from lakemq.errors import (
 )
 from lakemq.message import Qos
 from lakemq.storage.journal_record import RecordType
+from lakemq.storage.retention import RetentionPolicy
 from lakemq.wire.own import Settle, Settlement, TopicSettlements
 
 DONE, RETRY, DEAD = 0, 1, 2
@@ -175,7 +176,7 @@ def test_a_batch_that_is_over_a_rate_is_one_dead_letter_for_each_of_its_messages
     ids=lambda one: one if isinstance(one, str) else "",
 )
 def test_what_cannot_be_parked_is_refused_as_ever(wish, details):
-    life = make_broker(partitions=1, **({"dead_letters_max": 0} if wish == "no room" else {}))
+    life = make_broker(partitions=1, **({"dead_letters_max": 1} if wish == "no room" else {}))
     limited(life, parks=wish != "no policy")
     peer = life.peer()
     peer.produce(b"x")
@@ -184,6 +185,16 @@ def test_what_cannot_be_parked_is_refused_as_ever(wish, details):
     before = life.facts()
     assert peer.produce(b"y", **details)[0] == 74
     assert life.facts() == before
+
+
+def test_what_is_over_a_rate_takes_half_of_the_room_and_leaves_the_rest_to_others():
+    life = make_broker(partitions=1, dead_letters_max=6)
+    limited(life)
+    peer = life.peer()
+    assert [peer.produce(b"%d" % number)[0] for number in range(6)] == [0, 0, 0, 0, 74, 74]
+    life.pass_ms(60_000)
+    bury(life, b"x")
+    assert [row["cause"] for row in letters(life)][:4] == ["rate", "rate", "rate", "asked"]
 
 
 def test_a_repeated_send_that_is_over_a_rate_is_answered_as_the_first():
@@ -578,6 +589,10 @@ def test_what_is_deleted_is_gone_and_the_audit_says_who_did_what(end):
         ("resend_dead_many", {"by": "ann", "nonsense": 1}, BadParameterError),
         ("delete_dead_many", {"by": "ann", "first_id": "1"}, BadParameterError),
         ("delete_dead_many", {}, BadParameterError),
+        ("delete_dead_many", {"by": "ann", "execute": "no"}, BadParameterError),
+        ("resend_range", {"topic": "orders", "by": "a", "partition": 0, "first": 0, "execute": 1}, BadParameterError),
+        ("retry_now", {"topic": "orders", "app": "shop", "by": "ann", "execute": "no"}, BadParameterError),
+        ("list_dead", {"with_bodies": "no"}, BadParameterError),
         ("list_dead", {"limit": 0}, BadParameterError),
         ("list_dead", {"limit": 1001}, BadParameterError),
         ("list_dead", {"order": "odd"}, BadParameterError),
@@ -1222,3 +1237,31 @@ def test_a_reference_to_what_is_no_message_is_refused():
     for position in others:
         with pytest.raises(ReadError):
             opening.read(position, 0)
+
+
+def test_dead_letters_outlive_the_segments_they_were_in():
+    life = make_broker(partitions=1, storage=TINY, retention=RetentionPolicy(size_bytes=1), retention_every_ms=100)
+    bury(life, b"as it was", attributes={"a": "1"})
+    bury(life, b"bad")
+    life.ask("edit_dead", id=2, by="ann", text="edited")
+    limited(life)
+    life.peer().produce(b"x")
+    life.peer().produce((b"over", b"the"), b"rate", attributes={"b": "2"})
+    before = letters(life, with_bodies=True)
+    assert [row["text"] for row in before] == ["as it was", "edited", "over", "the", "rate"]
+    life.ask("set_app", name="shop", produce_per_second=0)
+    for _ in range(40):
+        life.peer().produce(bytes(2000))
+        life.pass_ms(2000)
+    assert life.journal.first_position > 0
+    assert letters(life, with_bodies=True) == before
+    for end in ENDS:
+        life.sync()
+        getattr(life, end)()
+        assert letters(life, with_bodies=True) == before
+    finish(life, life.ask("resend_dead_many", by="ann", execute=True)["job"])
+    life.sync()
+    peer = life.peer().consumes()
+    got = [message.body for _ in range(60) for message in fetch(peer)]
+    assert {b"as it was", b"edited"} <= set(got)
+    assert life.stored()[-3:] == [b"over", b"the", b"rate"]

@@ -196,6 +196,21 @@ def test_who_sent_it_stays_known():
     assert addresses == {b"a": bytes(16), b"b": address, b"c": bytes(16)}
 
 
+def test_what_is_due_before_its_own_turn_has_ended_waits_for_that():
+    life = make()
+    peer = life.peer()
+    send(peer, b"much later", HOUR)
+    pass_ms(life, 100)
+    at = wall_ms(life) + 5
+    request = peer.send(peer.produce_command(b"soon", attributes={"DELIVER_AT": str(at)}))
+    life.clock.pass_ms(50)
+    life.engine.tick()  # before the turn is written
+    life.settle()
+    assert peer.received(request).body.topics[0].code == 0
+    pass_ms(life, 3 * TICK_MS)
+    assert life.stored() == [b"soon"]
+
+
 # --- lives -------------------------------------------------------------------------------------------------------
 
 
@@ -432,8 +447,9 @@ def damage(life, position):
 # --- operators ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("limits", [DelayLimits(), FEW_ROWS], ids=["unfiled", "in blocks"])
-def test_what_is_cancelled_does_not_come(limits):
+def test_what_is_cancelled_does_not_come(limits, is_killed):
     life = make(delays=limits)
     peer = life.peer()
     for nth in range(30):
@@ -446,13 +462,33 @@ def test_what_is_cancelled_does_not_come(limits):
     with pytest.raises(UnknownNameError):
         cancel(life, ids[0])
     assert positions(life) == [one for nth, one in enumerate(ids) if nth % 3]
-    life.kill()
+    if is_killed:
+        life.kill()
     with pytest.raises(UnknownNameError):
         cancel(life, ids[3])
     pass_ms(life, 6000)
     assert sorted(life.stored()) == [b"%2d" % nth for nth in range(30) if nth % 3]
     with pytest.raises(UnknownNameError):
         cancel(life, ids[1])
+
+
+def test_what_was_cancelled_does_not_come_back_with_a_block():
+    life = make(delays=replace(FEW_ROWS, share_count=1))
+    peer = life.peer()
+    for nth in range(7):
+        send(peer, b"%2d" % nth, 5000 + nth)
+    cancel(life, positions(life)[2])
+    life.sync()
+    ticket = life.engine.group.begin_checkpoint()
+    ticket.run()
+    life.engine.group.end_checkpoint(ticket)
+    for nth in range(7, 12):
+        send(peer, b"%2d" % nth, 5000 + nth)
+        pass_ms(life, TICK_MS)
+    assert outcome(life, "filed") > 0
+    life.kill()
+    pass_ms(life, 6000)
+    assert sorted(life.stored()) == [b"%2d" % nth for nth in range(12) if nth != 2]
 
 
 @pytest.mark.parametrize("position", [-1, 0, 1, 1 << 50])

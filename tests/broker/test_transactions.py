@@ -811,7 +811,12 @@ def seen(life):
     return sorted(body for body in stored(life, 3) if body.startswith(b"t"))
 
 
-FILLED = pytest.mark.parametrize("filled", range(0, 15_000, 1500), ids=lambda filled: f"{filled}-before")
+def _filled(filled):
+    """The first of them in the quick run, too: the others differ in where a segment ends."""
+    return pytest.param(filled, id=f"{filled}-before", marks=[pytest.mark.sim] if filled else [])
+
+
+FILLED = pytest.mark.parametrize("filled", [_filled(filled) for filled in range(0, 15_000, 1500)])
 MODES = pytest.mark.parametrize("mode", ["nothing", "torn", "subset", "everything"])
 
 

@@ -6,10 +6,11 @@ import threading
 
 import pytest
 
-from broker.fix_broker import bodies_in
+from broker.fix_broker import block_of, bodies_in
 from lakemq.broker.config import BrokerConfig
 from lakemq.client.errors import ClosedError, ConnectionLostError
 from lakemq.client.outgoing import Message
+from lakemq.client.transact_frame import transact_frame
 from lakemq.client.xa import Xid, make_xid, read_xid
 from lakemq.delivery.transactions import TransactionLimits
 from lakemq.embedded_door import PipeChannel
@@ -23,6 +24,9 @@ from lakemq.errors import (
     TransactionNotFoundError,
 )
 from lakemq.testing.broker import TestBroker
+from lakemq.wire.commands import encode_request
+from lakemq.wire.dialect import Form
+from lakemq.wire.own import Transact
 
 
 @pytest.fixture
@@ -544,3 +548,12 @@ def test_without_a_manager_the_packages_own_is_taken(broker, mq):
     session.send(b"one")
     transaction.commit()
     assert stored(broker) == [b"one"]
+
+
+@pytest.mark.parametrize("blocks", [(), (block_of(b"one", b"two"),), (block_of(b"one"), block_of(b"two", partition=1))])
+def test_a_request_is_laid_out_as_the_codec_does_it(blocks):
+    command = Transact("订单", "shop", "tx-1", "own é", 7, 3, 1, blocks)
+    expected = b"".join(encode_request(command, form=Form(), request_id=9, send_time_ms=5))
+    assert b"".join(transact_frame(command, 9, 5)) == expected
+    with pytest.raises(BadParameterError):
+        transact_frame(Transact(transaction_id="x" * 40_000), 9, 5)

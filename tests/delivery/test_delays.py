@@ -318,6 +318,12 @@ class DelaysModel(RuleBasedStateMachine):
             else:
                 self.delays.apply(None, memoryview(payload), position)
 
+    @rule()
+    def stop_and_start(self):
+        self.end_turn()
+        self.take_snapshot()
+        self.restart(from_snapshot=True)
+
     # --- what always holds -------------------------------------------------------------------------------------------
 
     @invariant()

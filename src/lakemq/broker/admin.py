@@ -61,7 +61,7 @@ class Admin:
         except LakeMQError as error:
             answer(None, error)
             return
-        except TypeError as error:  # an argument that the action does not have
+        except TypeError as error:  # an argument that the action does not have, or of another type
             answer(None, BadParameterError(str(error)))
             return
         end = self._ledger.end_position

@@ -1,6 +1,5 @@
 """Which dead letters an operator means: by where they were meant to go, why they are here, when they died, and text."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 from lakemq.delivery.settlement import CAUSES, DeadLetter
@@ -36,26 +35,29 @@ class DeadLetterFilter:
         if self.text is not None and len(self.text) > _TEXT_CHARACTERS_MAX:
             raise BadParameterError(f"text has {len(self.text)} characters; {_TEXT_CHARACTERS_MAX} are allowed")
 
-    def matches_row(self, row: DeadLetter) -> bool:
-        """All but the text, which may be in the message."""
-        return (
-            self.topic in (None, row.topic_name)
-            and self.app in (None, row.app)
-            and self.cause in (None, row.cause)
-            and (self.from_ms is None or row.died_ms >= self.from_ms)
-            and (self.until_ms is None or row.died_ms <= self.until_ms)
-            and (self.first_id is None or row.id >= self.first_id)
-            and (self.last_id is None or row.id <= self.last_id)
-        )
-
     def is_text_in(self, *texts: str) -> bool:
         """Whether the wanted text is in one of these; small and capital letters are the same."""
         wanted = self.text.casefold() if self.text is not None else ""
         return any(wanted in text.casefold() for text in texts)
 
-    def among(self, rows: Iterable[DeadLetter]) -> list[DeadLetter]:
-        """Those that match, whatever their text."""
-        return [row for row in rows if self.matches_row(row)]
+    def among(self, rows: list[DeadLetter]) -> list[DeadLetter]:
+        """Those that match, all but the text, which may be in the message."""
+        if self.topic is not None:
+            rows = [row for row in rows if row.topic_name == self.topic]
+        if self.app is not None:
+            rows = [row for row in rows if row.app == self.app]
+        if self.cause is not None:
+            rows = [row for row in rows if row.cause == self.cause]
+        first_id, last_id, from_ms, until_ms = self.first_id, self.last_id, self.from_ms, self.until_ms
+        if first_id is not None:
+            rows = [row for row in rows if row.id >= first_id]
+        if last_id is not None:
+            rows = [row for row in rows if row.id <= last_id]
+        if from_ms is not None:
+            rows = [row for row in rows if row.died_ms >= from_ms]
+        if until_ms is not None:
+            rows = [row for row in rows if row.died_ms <= until_ms]
+        return rows
 
     def __str__(self) -> str:
         said = {one.name: getattr(self, one.name) for one in fields(self)}

@@ -7,8 +7,9 @@ between that and the end of the dead letter does not store it twice.
 
 import base64
 import binascii
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,15 @@ from lakemq.broker.consume import Consuming
 from lakemq.broker.dead_letter_filter import DeadLetterFilter
 from lakemq.broker.dead_letter_view import Looking, brief, whole
 from lakemq.broker.events import Now
-from lakemq.broker.jobs import PER_SECOND_MAX, Job, Jobs, checked_by, checked_number, may_get_better
+from lakemq.broker.jobs import (
+    PER_SECOND_MAX,
+    Job,
+    Jobs,
+    checked_by,
+    checked_flag,
+    checked_number,
+    may_get_better,
+)
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.lending import Lending
 from lakemq.broker.metrics import Metrics
@@ -45,6 +54,7 @@ from lakemq.storage.journal_record import RecordType
 
 PAGE_MAX = 1000
 _PAGE_DEFAULT = 100
+_CHUNK = 1000
 _PARKED_MAX = 5000  # messages of one request
 _WRITTEN_BY_THEN_MS = 1000
 _TARGETS = ("app", "topic")
@@ -99,8 +109,8 @@ class DeadLettering:
         None if there is no room for them, and nothing has happened.
         """
         letters = self._ledger.state.dead_letters
-        if index_count > _PARKED_MAX or len(letters) + index_count > self._config.dead_letters_max:
-            return None
+        if index_count > _PARKED_MAX or len(letters) + index_count > self._config.dead_letters_max // 2:
+            return None  # the other half is for those that have nowhere else to go
         stamp(messages, 0, message_count, partition, 0, self._ledger.term, now.wall_ms)
         # First what is referred to: without the other record it is nobody's, and does no harm.
         position, _ = self._ledger.append(RecordType.KEPT, bytes(messages), now.wall_ms, topic=topic.number)
@@ -144,15 +154,11 @@ class DeadLettering:
             raise BadParameterError(f"the order is {' or '.join(_ORDERS)} first, not {order!r}")
         if after is not None:
             checked_number("after", after, 0, 1 << 62)
-        rows = wanted.among(self._ledger.state.dead_letters.rows())
-        if order == "newest":
-            rows.reverse()
-        if after is not None:
-            rows = [row for row in rows if (row.id < after if order == "newest" else row.id > after)]
+        checked_flag("with_bodies", with_bodies)
         found: list[dict[str, Any]] = []
         looking = self.looking()
         last = None
-        for row in rows:
+        for row in self._in_order(wanted, order == "newest", after):
             if len(found) >= limit or looking.is_over:
                 return {"rows": found, "next": last, "count": len(self._ledger.state.dead_letters)}
             message, trouble = looking.at(row)
@@ -160,6 +166,17 @@ class DeadLettering:
             if wanted.is_text_in(row.reason, message.business_id if message is not None else ""):
                 found.append(whole(row, message, trouble) if with_bodies else brief(row, message))
         return {"rows": found, "next": None, "count": len(self._ledger.state.dead_letters)}
+
+    def _in_order(self, wanted: DeadLetterFilter, is_newest_first: bool, after: int | None) -> Iterator[DeadLetter]:
+        """Those that match, whatever their text; looked for as they are needed."""
+        rows = list(self._ledger.state.dead_letters.rows())
+        if is_newest_first:
+            rows.reverse()
+        start = 0
+        if after is not None:
+            start = bisect_right(rows, -after if is_newest_first else after, key=lambda row: _key(row, is_newest_first))
+        for begin in range(start, len(rows), _CHUNK):
+            yield from wanted.among(rows[begin : begin + _CHUNK])
 
     def show(self, dead_id: object) -> dict[str, Any]:
         """One, with all there is of it."""
@@ -266,9 +283,10 @@ class DeadLettering:
         filters: dict[str, Any],
     ) -> dict[str, Any]:
         checked_by(by)
+        checked_flag("execute", execute)
         checked_number("per_second", per_second, 0, PER_SECOND_MAX)
         wanted = DeadLetterFilter(**filters)
-        rows = wanted.among(self._ledger.state.dead_letters.rows())
+        rows = wanted.among(list(self._ledger.state.dead_letters.rows()))
         counted, is_complete = self._with_text(rows, wanted)
         groups = Counter((row.topic_name, row.app, row.cause) for row in counted)
         job = None
@@ -479,6 +497,10 @@ def _changed(before: Mapping[str, str], change: Mapping[str, str | None]) -> dic
         else:
             after[name] = value
     return after
+
+
+def _key(row: DeadLetter, is_newest_first: bool) -> int:
+    return -row.id if is_newest_first else row.id
 
 
 def _check_target(to: object) -> None:

@@ -220,3 +220,10 @@ def checked_number(noun: str, value: object, least: int, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise BadParameterError(f"{noun} is a whole number from {least} to {most}, not {value!r}")
     return value
+
+
+def checked_flag(noun: str, value: object) -> bool:
+    """True or false, and nothing that only looks like it."""
+    if not isinstance(value, bool):
+        raise BadParameterError(f"{noun} is true or false, not {value!r}")
+    return value

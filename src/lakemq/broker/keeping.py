@@ -47,6 +47,7 @@ class Keeping:
         # What is needed from which position on is believed once the journal is synced as far as it was known then:
         # a power loss could bring back who needed more.
         self._needed_then: tuple[int, int] | None = None
+        self._lost: set[tuple[int, int]] = set()  # what cannot be read, so that nothing is kept for its sake
         self._group.hold(_HOLDER, self._needed_position())  # at a start all is durable
 
     def tick(self, now: Now) -> None:
@@ -78,10 +79,17 @@ class Keeping:
         state = self._ledger.state
         delayed = state.delays.oldest_position
         positions = [self._group.journal.end_position if delayed is None else delayed]
-        positions += [row.position for row in state.retries.rows()]
-        positions += [row.position for row in state.dead_letters.rows()]
+        positions += [position for position, _ in self._references_now()]
         positions += [part.position for _, _, part in state.transactions.carry(_EVERYTHING)]
         return min(positions)
+
+    def _references_now(self) -> set[tuple[int, int]]:
+        """Positions and indexes of the messages that are to be tried again, or dead, and can be read."""
+        state = self._ledger.state
+        places = {(row.position, row.message_index) for row in state.retries.rows()}
+        places |= {(row.position, row.message_index) for row in state.dead_letters.rows()}
+        self._lost &= places
+        return places - self._lost
 
     def _carry(self, now: Now) -> int:
         """Save what is wanted from the segments that would go without it; how much that was."""
@@ -93,15 +101,13 @@ class Keeping:
         return carried + self._carry_references(before, now)
 
     def _carry_references(self, before: int, now: Now) -> int:
-        state = self._ledger.state
-        places = {(row.position, row.message_index) for row in state.retries.rows()}
-        places |= {(row.position, row.message_index) for row in state.dead_letters.rows()}
         entries: list[Entry] = []
-        for position, index in sorted(place for place in places if place[0] < before)[:_CARRY_MAX]:
+        for position, index in sorted(place for place in self._references_now() if place[0] < before)[:_CARRY_MAX]:
             try:
                 message, _ = self._references.read(position, index)
             except LakeMQError as error:  # nothing is left to save
                 self._world.note("error", f"a message that is to be tried again, or dead, is lost: {error}")
+                self._lost.add((position, index))
                 continue
             anew, _ = self._ledger.append(RecordType.KEPT, pack(message), now.wall_ms)
             entries.append(Moved(position, index, anew))

@@ -163,6 +163,9 @@ class Lender:
             row = self._ledger.state.retries.get(retry_id)
             if row is None:
                 continue
+            if row.position >= self._group.journal.written_position:  # it moved in this very turn
+                lending.retries.put(retry_id, now_ms + 1)
+                continue
             try:
                 message, address = self._references.read(row.position, row.message_index)
                 if is_expired(encode_attributes(message.attributes), now_ms):

@@ -1,7 +1,7 @@
 """Messages by reference, for those who read many in a row: neighbours are mostly in one record, often in one batch.
 
 A record is read and walked once for all of its messages, a batch is opened once. What was written never changes, so
-what is remembered stays true; `References` finds the same without remembering.
+what is remembered stays true.
 """
 
 import struct

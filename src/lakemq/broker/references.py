@@ -6,11 +6,9 @@ segment has to go, and the reference follows.
 
 from dataclasses import replace
 
-from lakemq.envelope import open_fields, pack
-from lakemq.errors import LakeMQError, ReadError
-from lakemq.message import BatchMessage, Message
-from lakemq.record import BATCH_BIT, read_fields
-from lakemq.storage.journal_record import note_bytes
+from lakemq.broker.opening import Opening
+from lakemq.envelope import pack
+from lakemq.message import Message
 from lakemq.storage.partition_group import PartitionGroup
 from lakemq.wire.consume import RETRY_PARTITION
 
@@ -23,27 +21,11 @@ class References:
     """Finds messages again."""
 
     def __init__(self, group: PartitionGroup) -> None:
-        self._group = group
+        self._opening = Opening(group)
 
     def read(self, position: int, index: int) -> tuple[Message, bytes]:
         """The message, out of its batch if it is in one, and the address of who sent it; ReadError if it is gone."""
-        header, payload = self._group.read_record(position)
-        at = note_bytes(header.type, payload)
-        while at < len(payload):
-            fields, at = read_fields(payload, at)
-            count = fields.flag if fields.system_code & BATCH_BIT else 1
-            if fields.index <= index < fields.index + count:
-                try:
-                    found = open_fields(fields)
-                except LakeMQError as error:
-                    raise ReadError(f"the message at position {position} cannot be opened: {error}") from error
-                if isinstance(found, BatchMessage):
-                    shared = found.attributes
-                    one = found.messages()[index - fields.index]
-                    # What a batch says of all its messages, such as their tags, each says for itself now.
-                    found = replace(one, attributes={**shared, **one.attributes})
-                return found, header.client_address
-        raise ReadError(f"the record at position {position} has no message with index {index}")
+        return self._opening.read(position, index)
 
     def as_retry(self, message: Message, retry_id: int, attempt: int) -> bytes:
         """The message as it is handed out again: from the partition of retries, saying where it comes from."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from lakemq.attributes import EXPIRE, encode_attributes
 from lakemq.broker.access import Access
 from lakemq.broker.events import Now
-from lakemq.broker.jobs import PER_SECOND_MAX, Job, Jobs, checked_by, checked_number
+from lakemq.broker.jobs import PER_SECOND_MAX, Job, Jobs, checked_by, checked_flag, checked_number
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.metrics import Metrics
 from lakemq.cluster.metadata import Topic
@@ -114,6 +114,7 @@ class Resending:
     ) -> dict[str, Any]:
         """What would be copied, by indexes or store times (`last` and `until_ms` included); a job if `execute`."""
         checked_by(by)
+        checked_flag("execute", execute)
         checked_number("per_second", per_second, 0, PER_SECOND_MAX)
         source = self._topic(topic)
         ranges = self._ranges(source, partition, first, last, from_ms, until_ms)

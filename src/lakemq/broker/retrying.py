@@ -9,7 +9,7 @@ from typing import Any
 from lakemq.broker.config import BrokerConfig
 from lakemq.broker.consume import Consuming
 from lakemq.broker.events import Now
-from lakemq.broker.jobs import Job, Jobs, checked_by, checked_number
+from lakemq.broker.jobs import Job, Jobs, checked_by, checked_flag, checked_number
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.lending import Lending
 from lakemq.broker.outcomes import Outcomes
@@ -112,6 +112,7 @@ class Retrying:
         execute: bool,
     ) -> dict[str, Any]:
         checked_by(by)
+        checked_flag("execute", execute)
         lending = self.lending(topic, app)
         is_all = ids is None
         if ids is None:

@@ -159,8 +159,6 @@ class Settling:
         if sum(after - first for first, after in runs) != len(numbers):
             raise AckError(f"partition {partition}: an index is named twice")
         is_joyqueue = connection.dialect is Dialect.JOYQUEUE
-        if max(numbers) >= self._group.visible_index(lending.topic_number, partition):
-            raise IndexOutOfRangeError(f"index {max(numbers)} was never handed out")
         state, consumer = self._ledger.state, connection.port.id
         base = max(state.acks.get(lending.number, partition), self._group.first_index(lending.topic_number, partition))
         beyond = state.acks.beyond(lending.number, partition)
@@ -168,6 +166,8 @@ class Settling:
             max(beyond.gap_from(after)[0], base) < following for (_, after), (following, _) in pairwise(runs)
         ):  # what lies between them may be done with, or not have been meant for the app
             raise AckError(f"the indexes of partition {partition} are not a run without gaps")
+        if max(numbers) >= self._group.visible_index(lending.topic_number, partition):
+            raise IndexOutOfRangeError(f"index {max(numbers)} was never handed out")
         if is_joyqueue and not policy.is_concurrent and runs[0][0] > base:
             return  # its server changes nothing and says so to nobody
         for first, after in runs:

@@ -330,7 +330,6 @@ class Transacting:
         now: Now,
         *,
         opens_for: str | None = None,
-        commits: bool = False,
         timeout_ms: int = 0,
         transaction_id: str = "",
         number: int = UNNUMBERED,
@@ -341,7 +340,6 @@ class Transacting:
             tx_id,
             new_parts,
             begins=opens_for is not None,
-            commits=commits,
             app=opens_for or "",
             timeout_ms=timeout_ms,
             transaction_id=transaction_id,
@@ -405,27 +403,38 @@ class Transacting:
             end = self._store(topic, app, content, note, now)
             self._ledger.undo_with(end, self._transactions.commit_whole(tx_id, owner, now.wall_ms))
             return
-        if not commits:
-            self._check_begin(topic, app, command.transaction_id)
-        else:
-            self._make_room(2 * sum([len(part.messages) + 2 * HEADER_BYTES for part in parts]) + 1024, now)
-        end = self._put_record(
+        if commits:
+            self._commit_new(topic, command, parts, address, now)
+            return
+        self._check_begin(topic, app, command.transaction_id)
+        self._put_record(
             topic,
             tx_id,
             parts,
             now,
             opens_for=app,
-            commits=commits,
             timeout_ms=self._timeout(command.timeout_ms),
             transaction_id=command.transaction_id,
             number=0,
             address=address,
         )
-        if commits:
-            transaction = self._transactions.open[tx_id]
-            contents = list(self._contents(transaction, range(len(transaction.parts))))
-            self._decide(transaction, Outcome.COMMITTED, end, now)
-            self._deliver_all(topic, transaction, contents, now)
+
+    def _commit_new(self, topic: Topic, command: Transact, parts: list[NewPart], address: bytes, now: Now) -> None:
+        """One record for all of it, then its messages to their partitions, as they are in memory."""
+        tx_id, app, timeout_ms = command.tx_id, command.app, self._timeout(command.timeout_ms)
+        payload, offsets = pack_put(
+            tx_id, parts, begins=True, commits=True, app=app, timeout_ms=timeout_ms, number=0, address=address
+        )
+        self._make_room(2 * len(payload) + (1 + len(parts)) * (2 * HEADER_BYTES + TX_ID_BYTES_MAX), now)
+        start, end = self._ledger.append(RecordType.TRANSACTION, payload, now.wall_ms, topic=topic.number)
+        rows = [
+            Part(one[0], one[1], one[2], len(one[3]), start, offset, address)
+            for one, offset in zip(parts, offsets, strict=True)
+        ]
+        transaction = Transaction(tx_id, topic.number, app, now.wall_ms, timeout_ms, parts=rows)
+        self._ledger.undo_with(end, self._transactions.commit_new(transaction, now.wall_ms))
+        contents = [_Content(*part, address, [number]) for number, part in enumerate(parts)]
+        self._deliver_all(topic, transaction, contents, now)
 
     def _go_on(
         self, connection: Connection, topic: Topic, transaction: Transaction, command: Transact, now: Now

@@ -46,12 +46,18 @@ class AsyncTransaction:
     ) -> Receipt:
         """Put a message into the transaction; see `Transaction.send`."""
         message = Message(body, key, tags, headers, partition, ordered, priority, uniq_id)
-        return await self._call(self._core.send(message))
+        return await self._send(message)
 
     async def send_many(self, messages: Iterable[Message | Body]) -> list[Receipt]:
         """Put in several."""
         made = [one if isinstance(one, Message) else Message(one) for one in messages]
-        return [await self._call(self._core.send(message)) for message in made]
+        return [await self._send(message) for message in made]
+
+    async def _send(self, message: Message) -> Receipt:
+        if self._driver.is_closed:
+            raise ClosedError
+        receipt = self._core.send_now(message)
+        return await self._call(self._core.send(message)) if receipt is None else receipt
 
     async def commit(self) -> None:
         """Let its messages be seen. After a SendTimeoutError it may be called again, and tells how it went."""

@@ -44,12 +44,19 @@ class Transaction:
         uniq_id: str | None = None,
     ) -> Receipt:
         """Put a message into the transaction. The receipt has no offset: that is given out when it is committed."""
-        return self._call(self._core.send(Message(body, key, tags, headers, partition, ordered, priority, uniq_id)))
+        return self._send(Message(body, key, tags, headers, partition, ordered, priority, uniq_id))
 
     def send_many(self, messages: Iterable[Message | Body]) -> list[Receipt]:
         """Put in several."""
         made = [one if isinstance(one, Message) else Message(one) for one in messages]
-        return [self._call(self._core.send(message)) for message in made]
+        return [self._send(message) for message in made]
+
+    def _send(self, message: Message) -> Receipt:
+        pump = self._pump
+        pump.check()
+        with pump.lock:
+            receipt = self._core.send_now(message)
+        return self._call(self._core.send(message)) if receipt is None else receipt
 
     def commit(self) -> None:
         """Let its messages be seen. After a SendTimeoutError it may be called again, and tells how it went."""

@@ -7,6 +7,7 @@ of the application's own nothing needs to be kept before the commit: then all me
 
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import Any, Literal
 
 from lakemq.client.address import Address
@@ -26,6 +27,7 @@ from lakemq.client.promise import Promise, Steps, start
 from lakemq.client.receipt import Receipt
 from lakemq.client.router import Broker, Route
 from lakemq.client.selector import hash_partition
+from lakemq.client.transact_frame import read_transact_ack, transact_frame
 from lakemq.errors import (
     BadParameterError,
     LakeMQError,
@@ -38,8 +40,7 @@ from lakemq.errors import (
     WriteTimeoutError,
     from_status,
 )
-from lakemq.wire.commands import Command, encode_request
-from lakemq.wire.dialect import Form
+from lakemq.wire.commands import Command
 from lakemq.wire.messages import MessageBlock
 from lakemq.wire.own import FetchTransactions, Transact, TransactionFound, TransactOutcome
 from lakemq.wire.produce import FetchProduceFeedback, ProduceMessageCommit, ProduceMessageRollback
@@ -49,7 +50,6 @@ Decision = Literal["commit", "rollback"]
 Check = Callable[[str], "Promise[Decision | None]"]
 
 XA_PREFIX = "xa:"  # of own ids that a transaction manager decides, and nobody else
-_FORM = Form()
 _COLLECTED_BYTES_MAX = 4 << 20  # half of what a frame may have
 _LISTED = 1000
 # Ask the same broker again: it could not be reached, did not answer, or could not do it just then.
@@ -84,16 +84,17 @@ def asked(core: Core, address: Address, topic: str, command: Command, size: int 
             if session is None:
                 session = yield from core.connected(address, SHARED, deadline_ms)
             yield from core.introduced(session, AddProducer, topic, app, deadline_ms)
+            if type(command) is not Transact:
+                return (yield core.ask(session, command, deadline_ms))
             return (
                 yield session.ask_counted(
-                    lambda number, wall_ms: encode_request(
-                        command, form=_FORM, request_id=number, send_time_ms=wall_ms
-                    ),
+                    partial(transact_frame, command),
                     size,
                     core.now_ms,
                     core.wall_ms,
                     deadline_ms,
                     core.config.timeout_ms,
+                    read=read_transact_ack,
                 )
             )
         except ProducerNotFoundError:
@@ -154,14 +155,32 @@ class TransactionCore:
 
     def send(self, message: Message) -> Steps[Receipt]:
         """Put in a message. With an id of the application's own it is durable, and not seen, when this ends."""
+        core, app = self._core, self._core.config.app
+        if core.fresh_route(self.topic, app) is None:
+            self._check(message)
+            yield from core.route(self.topic, app, core.now_ms + core.config.timeout_ms)
+        receipt = self._put(message, core.router.route(self.topic, app))
+        if not self._collects or self._size >= _COLLECTED_BYTES_MAX:
+            yield from self._flush("" if self._collects else self.own_id)
+        return receipt
+
+    def send_now(self, message: Message) -> Receipt | None:
+        """The same where nothing must be waited for; None: take `send`."""
+        if not self._collects or self._size >= _COLLECTED_BYTES_MAX // 2:
+            return None
+        route = self._core.fresh_route(self.topic, self._core.config.app)
+        return None if route is None else self._put(message, route)
+
+    def _check(self, message: Message) -> None:
         if self.state is not State.OPEN:
             raise TransactionNotFoundError(f"the transaction is {self.state.value} and takes no more messages")
         if message.delay is not None or message.deliver_at is not None:
             raise BadParameterError("a message of a transaction cannot wait for another time: send it without a delay")
-        core, app = self._core, self._core.config.app
-        route = core.fresh_route(self.topic, app)
+
+    def _put(self, message: Message, route: Route | None) -> Receipt:
+        self._check(message)
         if route is None:
-            route = yield from core.route(self.topic, app, core.now_ms + core.config.timeout_ms)
+            raise NoPartitionGroupError(f"nobody knows where {self.topic} is")
         partition = self._choose(route, message)
         key = partition, message.ordered
         parcel = self._parcels.get(key)
@@ -171,8 +190,6 @@ class TransactionCore:
         size = parcel.size
         place = self._producer.put(parcel, message)
         self._size += parcel.size - size
-        if not self._collects or self._size >= _COLLECTED_BYTES_MAX:
-            yield from self._flush("" if self._collects else self.own_id)
         return Receipt(self.topic, partition, None, "flush", message.uniq_id or parcel.uniq_ids.get(place))
 
     def _choose(self, route: Route, message: Message) -> int:

@@ -312,6 +312,19 @@ class Transactions:
         self._remember(tx_id, Outcome.COMMITTED, owner, now_ms)
         return lambda: self._decided.pop(tx_id, None)
 
+    def commit_new(self, transaction: Transaction, now_ms: int) -> Undo:
+        """Begun, filled and committed by one record; its parts have yet to be delivered."""
+        tx_id = transaction.tx_id
+        if transaction.parts:
+            self._committed[tx_id] = transaction, dict.fromkeys(range(len(transaction.parts)))
+        self._remember(tx_id, Outcome.COMMITTED, transaction.owner, now_ms)
+
+        def undo() -> None:
+            self._committed.pop(tx_id, None)
+            self._decided.pop(tx_id, None)
+
+        return undo
+
     def deliver(self, tx_id: str, numbers: Sequence[int]) -> Undo:
         """Parts of a committed one are in their partition."""
         found = self._committed.get(tx_id)
