@@ -5,7 +5,8 @@
 The baseline of each is the walk alone: a filter that wants all.
 """
 
-from lakemq.delivery.filters import parse_filter, select
+from lakemq.delivery.filters import parse_filter
+from lakemq.delivery.selection import select
 from lakemq.envelope import pack
 from lakemq.message import Message
 
@@ -40,7 +41,7 @@ def messages(is_each_different: bool) -> bytes:
 
 def measured(name: str, text: str, data: bytes, repeat: int, baseline: float | None) -> Result:
     wanted = parse_filter(text)
-    value = best_ns(lambda: select(wanted, data, COUNT), repeat) / COUNT
+    value = best_ns(lambda: select(data, COUNT, wanted, 0), repeat) / COUNT
     ratio = None if baseline is None else value / baseline
     return Result(name, value, "ns/message", baseline, ratio)
 

@@ -11,7 +11,6 @@ Attributes that cannot be read decide nothing: such a message is delivered, rath
 """
 
 import re
-import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
@@ -19,22 +18,16 @@ from typing import NamedTuple, NoReturn
 from lakemq.attributes import TAGS, decode_attributes
 from lakemq.checksum import crc32
 from lakemq.errors import BadParameterError, LakeMQError
-from lakemq.record import BATCH_BIT, FIXED_BYTES, Buffer
 
 FILTER_CHARACTERS_MAX = 2048
 FILTER_NESTING_MAX = 32
 
 Truth = bool | None  # None: unknown
 Condition = Callable[[Mapping[str, str]], Truth]
-Run = tuple[int, int, int, int]
-"""First index, the index after the last, where its bytes begin and end."""
-
 _MARK = TAGS.encode()
 _LINE = _MARK + b"="
 _BLANKS = (b" ", b"\t", b"\f")
 _SEPARATOR = ","
-_SHORT = struct.Struct(">h")
-_HEAD = struct.Struct(">i2xq4xh21xhi")  # length, index, systemCode, flag, body's length
 _KNOWN_MAX = 512  # decisions kept, by the bytes of the attributes
 _KNOWN_BYTES_MAX = 256
 _HASH_MIN = 2  # 0 is "no tag" and 1 "cannot tell" in the index
@@ -116,42 +109,6 @@ def parse_filter(text: str) -> Filter:
         return Filter(text, False, _hashes(tags), _tag_in(tags), frozenset(tag.encode() for tag in tags))
     found = _Parser(text).parse()
     return Filter(text, False, _hashes(found.tags) if found.tags is not None else None, found.condition)
-
-
-def select(wanted: Filter, messages: Buffer, count: int) -> list[Run]:
-    """Those of `count` stored MESSAGEs that are wanted, as runs of neighbours; the messages were scanned before."""
-    data = bytes(messages) if isinstance(messages, memoryview) else messages  # to be searched in place
-    unpack, short, find = _HEAD.unpack_from, _SHORT.unpack_from, data.find
-    is_all, tags = wanted.is_all, wanted.tags
-    runs: list[Run] = []
-    at = start = first = following = 0
-    is_open = False
-    for _ in range(count):
-        length, index, code, flag, body_bytes = unpack(data, at)
-        is_wanted = is_all
-        if not is_all:
-            place = at + FIXED_BYTES + (body_bytes if body_bytes > 0 else 0)
-            size = short(data, place)[0]
-            place += 4 + (size if size > 0 else 0)
-            end = place + short(data, place - 2)[0]
-            if tags is not None and find(b"\\", place, end) < 0:
-                for tag in tags:  # without escapes it must be there as it is
-                    if find(tag, place, end) >= 0:
-                        is_wanted = wanted.matches_bytes(bytes(data[place:end]))
-                        break
-            else:
-                is_wanted = wanted.matches_bytes(bytes(data[place : max(place, end)]))
-        if is_open and (not is_wanted or index != following):
-            runs.append((first, following, start, at))
-            is_open = False
-        if is_wanted:
-            if not is_open:
-                first, start, is_open = index, at, True
-            following = index + (flag if code & BATCH_BIT else 1)
-        at += length
-    if is_open:
-        runs.append((first, following, start, at))
-    return runs
 
 
 # Tags

@@ -51,7 +51,7 @@ def select(messages: Buffer, count: int, wanted: Filter, now_ms: int) -> Selecti
             _add(left_out, index, after)
         elif _EXPIRE in attributes and _is_expired(attributes, now_ms):
             _add(expired, index, after)
-        elif picked and picked[-1].stop == at:
+        elif picked and picked[-1].stop == at and picked[-1].next_index == index:
             last = picked[-1]
             picked[-1] = Picked(last.first_index, after, last.start, at + length, last.message_count + 1)
         else:
