@@ -16,12 +16,11 @@ from random import Random
 
 import pytest
 
-from broker.test_retry import a_retry_acked_twice, leases_that_run_out
 from faults.bit_flips import Flips
 from faults.delivery_crashes import crashes_at_each_write
 from fix_disk import get, put
 from fix_storage import TINY, A, B, Engine, segment_path
-from lakemq.broker import answers, produce
+from lakemq.broker import answers, produce, special
 from lakemq.broker.consume import Consuming
 from lakemq.broker.core import Broker
 from lakemq.broker.ledger import Ledger
@@ -934,7 +933,7 @@ def answers_of_a_run_name_the_next_index(patch: Patch) -> None:
 
 def uniq_ids_forgotten_by_a_restart(patch: Patch) -> None:
     patch.setattr(UniqIds, "restore", lambda self, data: self._places.clear())
-    patch.setattr(UniqIds, "apply", lambda self, topic, messages, end_position: None)
+    patch.setattr(UniqIds, "apply", lambda self, *arguments: None)
 
 
 def uniq_ids_missing_in_snapshots(patch: Patch) -> None:
@@ -946,13 +945,13 @@ def uniq_id_of_a_refused_message_remembered(patch: Patch) -> None:
 
 
 def uniq_ids_of_an_array_all_at_its_first_place(patch: Patch) -> None:
-    ids_of = produce.ids_of
+    ids_of = special.ids_of
 
-    def first_for_all(messages):
-        found = ids_of(messages)
+    def first_for_all(messages, sender):
+        found = ids_of(messages, sender)
         return [(app, uniq_id, partition, found[0][3]) for app, uniq_id, partition, _ in found]
 
-    patch.setattr(produce, "ids_of", first_for_all)
+    patch.setattr(special, "ids_of", first_for_all)
 
 
 def acks_missing_in_snapshots(patch: Patch) -> None:
@@ -1148,16 +1147,16 @@ PLANTED_BROKER = [
     PlantedBug("dead letters lost at a kill", delivery.dead_letters_missing_in_snapshots, schedules_with(*DEATHS)),
     PlantedBug("retry early by a tick", delivery.retry_early, schedules_with(where=has_retries)),
     PlantedBug("retry kept when it is acked", delivery.retry_kept_when_it_is_acked, schedules_with(where=has_retries)),
-    PlantedBug("ack of a retry counts twice", delivery.ack_of_a_retry_counts_twice, a_retry_acked_twice),
+    PlantedBug("ack of a retry counts twice", delivery.ack_of_a_retry_counts_twice, delivery.a_retry_acked_twice),
     PlantedBug(
-        "failure said twice counts twice", delivery.failure_said_twice_counts_twice, schedules_with(where=has_retries)
+        "failure said twice counts twice", delivery.failure_said_twice_counts_twice, delivery.a_failure_said_twice
     ),
     PlantedBug("dead letter twice", delivery.dead_letter_twice, schedules_with(where=gives_up_soon)),
     PlantedBug("dead letters with one id", delivery.dead_letters_with_one_id, schedules_with(where=gives_up_soon)),
     PlantedBug(
         "failed message passed and nowhere", delivery.failed_message_passed_and_nowhere, schedules_with(where=has_retries)
     ),
-    PlantedBug("lease that ran out not counted", delivery.lease_that_ran_out_not_counted, leases_that_run_out),
+    PlantedBug("lease that ran out not counted", delivery.lease_that_ran_out_not_counted, delivery.leases_that_run_out),
     PlantedBug("stuck message overtaken", delivery.stuck_message_overtaken, schedules_with(where=keeps_order)),
     PlantedBug("key lent twice at once", delivery.key_lent_twice_at_once, schedules_with(where=keeps_order_by_key)),
     PlantedBug(

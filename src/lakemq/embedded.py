@@ -141,7 +141,7 @@ class Engine:
         self._pipes: dict[int, Pipe] = {}
         self._numbers = 0
         self._later: deque[Event] = deque()
-        state = State(self.config.uniq_ids_max, self.config.uniq_ids_ms)
+        state = State(self.config)
         self.group = open_group(disk, storage, state)
         self.broker = Broker(self.config, self, self.group, state, self.now())
 

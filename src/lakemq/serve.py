@@ -122,7 +122,7 @@ class Service:
     def open(self) -> None:
         """Recover the data directory; raises what `open_group` raises."""
         self.config.data.mkdir(parents=True, exist_ok=True)
-        state = State(self.config.broker.uniq_ids_max, self.config.broker.uniq_ids_ms)
+        state = State(self.config.broker)
         self._group = open_group(RealDisk(str(self.config.data)), self.config.storage, state)
         for note in self._group.notes:
             _LOG.warning("recovery: %s", note)

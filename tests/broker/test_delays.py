@@ -612,7 +612,14 @@ def count_crash_points():
     return life.disk.crash_points
 
 
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "everything"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param(mode, marks=[] if mode in ("nothing", "mixed") else pytest.mark.slow)
+        for mode in MODES
+        if mode != "everything"
+    ],
+)
 def test_F46_power_lost_at_every_step_of_a_delay(mode):
     for point in range(count_crash_points()):
         life = make(storage=TINY, delays=FEW_ROWS)

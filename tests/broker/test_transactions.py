@@ -511,6 +511,29 @@ def test_only_so_many_polls_wait():
     assert life.capped["parked_polls_per_connection"] == 1
 
 
+def test_polls_that_are_over_leave_nothing_behind(life, shop):
+    shop.peer.send(shop.feedback_command(wait_ms=1000))
+    for _ in range(50):
+        shop.peer.send(shop.feedback_command(wait_ms=1000))
+        life.pass_ms(500)
+        shop.peer.send(shop.feedback_command(wait_ms=1000))
+        life.pass_ms(500)
+    undecided = life.broker._transacting._undecided
+    assert sum(map(len, undecided._parked.values())) <= 4
+    life.pass_ms(1000)
+    assert undecided._parked == {}
+    assert shop.peer.connection.parked_polls == 0
+
+
+def test_times_leave_nothing_behind(life, shop):
+    for _ in range(200):
+        assert shop.commit(shop.prepare("order-1")) == 0
+    undecided = life.broker._transacting._undecided
+    assert len(undecided._heap) <= 64
+    assert undecided._timers == {}
+    assert undecided._overdue == {}
+
+
 def test_feedback_names_what_is_wrong(life, shop):
     life.ask("create_topic", name="bills", partitions=1)
     assert shop.feedback(topic="nowhere") == 189

@@ -6,7 +6,6 @@ import threading
 
 import pytest
 
-from broker.fix_broker import block_of, bodies_in
 from lakemq.broker.config import BrokerConfig
 from lakemq.client.errors import ClosedError, ConnectionLostError
 from lakemq.client.outgoing import Message
@@ -14,6 +13,7 @@ from lakemq.client.transact_frame import transact_frame
 from lakemq.client.xa import Xid, make_xid, read_xid
 from lakemq.delivery.transactions import TransactionLimits
 from lakemq.embedded_door import PipeChannel
+from lakemq.envelope import pack, unpack_all
 from lakemq.errors import (
     BadParameterError,
     TooManyTransactionsError,
@@ -23,9 +23,12 @@ from lakemq.errors import (
     TransactionExistsError,
     TransactionNotFoundError,
 )
+from lakemq.message import BatchMessage
+from lakemq.message import Message as PlainMessage
 from lakemq.testing.broker import TestBroker
 from lakemq.wire.commands import encode_request
 from lakemq.wire.dialect import Form
+from lakemq.wire.messages import MessageBlock
 from lakemq.wire.own import Transact
 
 
@@ -53,6 +56,13 @@ def stored(broker, topic="orders"):
         for one in engine.group.read(known.number, partition, 0, end, 1 << 30) if end else ():
             found += bodies_in(bytes(one.messages))
     return sorted(found)
+
+
+def bodies_in(data):
+    found = []
+    for value in unpack_all(data):
+        found += [item.body for item in value.items] if isinstance(value, BatchMessage) else [value.body]
+    return found
 
 
 def open_count(broker):
@@ -550,7 +560,11 @@ def test_without_a_manager_the_packages_own_is_taken(broker, mq):
     assert stored(broker) == [b"one"]
 
 
-@pytest.mark.parametrize("blocks", [(), (block_of(b"one", b"two"),), (block_of(b"one"), block_of(b"two", partition=1))])
+def block_of(*bodies):
+    return MessageBlock(len(bodies), tuple(pack(PlainMessage(body=body)) for body in bodies))
+
+
+@pytest.mark.parametrize("blocks", [(), (block_of(b"one", b"two"),), (block_of(b"one"), block_of(b"two"))])
 def test_a_request_is_laid_out_as_the_codec_does_it(blocks):
     command = Transact("订单", "shop", "tx-1", "own é", 7, 3, 1, blocks)
     expected = b"".join(encode_request(command, form=Form(), request_id=9, send_time_ms=5))

@@ -364,7 +364,7 @@ class DelaysModel(RuleBasedStateMachine):
 
 
 TestDelays = DelaysModel.TestCase
-TestDelays.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestDelays.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
 
 
 # --- bytes -------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 Each is what a careless change could do. Who must see it stands beside it there.
 """
 
+from broker.fix_broker import make_broker
 from lakemq.broker import outcomes, settling
 from lakemq.broker.delaying import Delaying
 from lakemq.broker.lending import Lender
@@ -171,7 +172,7 @@ def rolled_back_messages_stored(patch):
     def store_and_roll_back(self, transaction, now):
         topic = self._topic(transaction.topic)
         for content in self._contents(transaction, range(len(transaction.parts))):
-            self._store(topic, content, pack_note(transaction.tx_id, ()), now)
+            self._store(topic, transaction.app, content, pack_note(transaction.tx_id, ()), now)
         roll_back(self, transaction, now)
 
     patch.setattr(Transacting, "_roll_back", store_and_roll_back)
@@ -215,3 +216,50 @@ def acks_taken_back_and_not_lent_again(patch):
 
 def retry_taken_back_and_still_queued(patch):
     patch.setattr(outcomes, "partial", lambda *arguments: lambda: None)
+
+
+# --- checks of their own -----------------------------------------------------------------------------------------------
+
+
+def a_retry_acked_twice() -> None:
+    """Acked + pending + retrying + dead = committed, whatever is said twice."""
+    life = make_broker(partitions=1)
+    life.ask("subscribe", topic="orders", app="shop", consumer={"retry_first_ms": 10})
+    peer = life.peer().consumes()
+    peer.produce(b"first", b"second")
+    assert peer.fetch() == [b"first", b"second"]
+    assert peer.ack([0, 1], kind=2) == 0
+    life.pass_ms(10)
+    ids = [one.index for one in peer.messages(peer.ask(peer.fetch_command()))]
+    for _ in range(2):
+        assert peer.ack(ids[:1], partition=32767) == 0
+    settled = life.broker.metrics.settled
+    retrying = len(life.broker.ledger.state.retries)
+    assert settled["orders", "shop", "ack"] + retrying == 2, (settled, retrying)
+
+
+def a_failure_said_twice() -> None:
+    """It counts once."""
+    life = make_broker(partitions=1)
+    life.ask("subscribe", topic="orders", app="shop", consumer={"retry_first_ms": 10})
+    peer = life.peer().consumes()
+    peer.produce(b"first")
+    assert peer.fetch() == [b"first"]
+    assert peer.ack([0], kind=2) == 0
+    life.pass_ms(10)
+    ids = [one.index for one in peer.messages(peer.ask(peer.fetch_command()))]
+    for _ in range(2):
+        assert peer.ack(ids, partition=32767, kind=1) == 0
+    assert [row.attempts for row in life.broker.ledger.state.retries.rows()] == [2]
+
+
+def leases_that_run_out() -> None:
+    """After so many times nobody waits for the message any more: it is tried again later."""
+    life = make_broker(partitions=1)
+    life.ask("subscribe", topic="orders", app="shop", consumer={"error_times": 3, "retry_first_ms": 10})
+    peer = life.peer().consumes()
+    peer.produce(b"poison", b"next")
+    for _ in range(3):
+        assert peer.fetch(count=1, lease_ms=50) == [b"poison"]
+        life.pass_ms(50)
+    assert peer.fetch(count=1) == [b"next"]

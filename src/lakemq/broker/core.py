@@ -75,7 +75,7 @@ from lakemq.wire.coordinate import FetchAssignedPartition, FindCoordinator
 from lakemq.wire.dialect import Dialect
 from lakemq.wire.header import Header, read_header
 from lakemq.wire.metadata import FetchCluster
-from lakemq.wire.own import ExtendLease, FetchRange, FetchTransactions, SetFilter, Settle, Transact
+from lakemq.wire.own import TRANSACT_NUMBER, ExtendLease, FetchRange, FetchTransactions, SetFilter, Settle, Transact
 from lakemq.wire.produce import (
     FetchProduceFeedback,
     ProduceMessage,
@@ -351,8 +351,9 @@ class Broker:
     def _serve(self, connection: Connection, frames: memoryview, now: Now) -> None:
         at, end = 0, len(frames)
         while at < end and not connection.is_closing:
-            is_produce = frames[at + _TYPE_OFFSET] == PRODUCE_NUMBER
-            if is_produce and self._must_wait(connection):
+            number = frames[at + _TYPE_OFFSET]
+            is_produce = number == PRODUCE_NUMBER
+            if (is_produce or number == TRANSACT_NUMBER) and self._must_wait(connection):
                 self._choke(connection)
             if connection.is_output_full or connection.is_choked:
                 connection.backlog.appendleft(frames[at:])

@@ -17,7 +17,7 @@ from lakemq.broker.delay_reader import DelayReader
 from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.metrics import Durations, Metrics
-from lakemq.cluster.metadata import Topic
+from lakemq.cluster.metadata import Metadata, Topic
 from lakemq.delivery.delay_record import (
     Add,
     Cancelled,
@@ -91,11 +91,10 @@ class Delaying:
     ) -> None:
         self._ledger = ledger
         self._group = ledger.group
-        self._config = config
         self._access = access
         self._metrics = metrics
         self._note = world_note
-        self._limits = limits or DelayLimits()
+        self._limits = limits or config.delays
         self._clock = GuardedClock()
         self.counts: defaultdict[str, int] = defaultdict(int)  # by what became of them
         self._reader = DelayReader(ledger, world_note, self.counts)
@@ -104,8 +103,7 @@ class Delaying:
         self._merge_bytes = self._limits.merge_bytes
         self._last_end = 0  # of what was appended and could still be undone
         self._turn = 0  # whose turn it is among the shares
-        self._topics: dict[int, str] = {}
-        self._topics_version = -1
+        self._topics: tuple[Metadata, dict[int, str]] | None = None  # names by number, and what they are from
         self._complained_ms: dict[str, int] = {}
         self.lateness = Durations()
 
@@ -146,10 +144,9 @@ class Delaying:
 
     def _topic_names(self) -> Mapping[int, str]:
         metadata = self._ledger.metadata
-        if metadata.version != self._topics_version:
-            self._topics = {topic.number: topic.name for topic in metadata.topics.values()}
-            self._topics_version = metadata.version
-        return self._topics
+        if self._topics is None or self._topics[0] is not metadata:  # a version may come again with another meaning
+            self._topics = metadata, {topic.number: topic.name for topic in metadata.topics.values()}
+        return self._topics[1]
 
     # --- taking in -------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable, Container, Mapping
 from typing import Any, Protocol
 
+from lakemq.broker.config import BrokerConfig
 from lakemq.cluster.metadata import Metadata, pack_change, unpack_change
 from lakemq.delivery.ack_index import AckIndexes, AckRow, pack_rows, unpack_rows
 from lakemq.delivery.dead_letters import DeadLetters
@@ -32,8 +33,8 @@ from lakemq.delivery.settlement import (
     pack_entries,
     unpack_entries,
 )
-from lakemq.delivery.transactions import Transactions
-from lakemq.delivery.uniq import AGE_MAX_MS, UniqIds
+from lakemq.delivery.transactions import Transactions, sender_of
+from lakemq.delivery.uniq import UniqIds
 from lakemq.errors import LakeMQError
 from lakemq.storage.disk import Buffer
 from lakemq.storage.journal_record import (
@@ -46,6 +47,7 @@ from lakemq.storage.journal_record import (
 )
 from lakemq.storage.partition_group import Appended, PartitionGroup
 
+TRANSACTION_MARK = b"T"
 SENDER_MARK = b"S"
 """Begins the note of messages that have an id and name no app: who sent them, for ids are by sender."""
 
@@ -67,15 +69,15 @@ class Part(Protocol):
 class State:
     """The fold: what the records so far add up to."""
 
-    def __init__(self, uniq_ids_max: int, uniq_ids_ms: int = AGE_MAX_MS) -> None:
+    def __init__(self, config: BrokerConfig) -> None:
         self.metadata = Metadata()
         self.acks = AckIndexes()
-        self.uniq_ids = UniqIds(uniq_ids_max, uniq_ids_ms)
+        self.uniq_ids = UniqIds(config.uniq_ids_max, config.uniq_ids_ms)
         self.retries = Retries()
         self.dead_letters = DeadLetters()
         self.setbacks = Setbacks()
         self.expiring = Expiring()
-        self.transactions = Transactions()
+        self.transactions = Transactions(config.transactions.decided_max, config.transactions.decided_ms)
         self.delays = Delays()
         self._parts: dict[str, Part] = {
             "acks": self.acks,
@@ -102,10 +104,9 @@ class State:
         if kind in MESSAGE_RECORDS:
             messages = payload[note_bytes(kind, payload) :]
             note = bytes(note_of(payload)) if kind == RecordType.NOTED else b""
-            sender = note[1:].decode() if note[:1] == SENDER_MARK else ""
-            self.uniq_ids.apply(header.topic, messages, 0, header.store_time_ms, sender)
+            self.uniq_ids.apply(header.topic, messages, 0, header.store_time_ms, _sender_in(note))
             self.expiring.apply(header.topic, header.partition, messages)
-            if note[:1] == b"T":
+            if note[:1] == TRANSACTION_MARK:
                 self.transactions.apply_note(note, position)
             elif note[:1] == NOTE_MARK:
                 self.delays.apply_note(memoryview(note), position)
@@ -262,6 +263,13 @@ class Ledger:
             self._undo.clear()
             raise
         self._undo.clear()
+
+
+def _sender_in(note: bytes) -> str:
+    """Who sent messages that do not say so themselves."""
+    if note[:1] == SENDER_MARK:
+        return note[1:].decode()
+    return sender_of(note) if note[:1] == TRANSACTION_MARK else ""
 
 
 def _undo_all(undos: list[Undo]) -> None:

@@ -45,6 +45,7 @@ from lakemq.errors import (
     NotLeaderError,
     ProducerNotFoundError,
     RateLimitedError,
+    ReadError,
     SerializationError,
     TooManyTransactionsError,
     TopicNotFoundError,
@@ -276,7 +277,10 @@ class Transacting:
     def carry(self, before_position: int, now: Now) -> None:
         """Write the parts that are still needed again, so that what is before that position may go."""
         for tx_id, number, part in self._transactions.carry(before_position):
-            messages = self._messages_of(part)
+            try:
+                messages = self._messages_of(part)
+            except ReadError:  # damaged: it holds its segment until its transaction is over
+                continue
             payload, offset = pack_carried(tx_id, number, part, messages)
             start, end = self._ledger.append(RecordType.TRANSACTION, payload, now.wall_ms)
             self._ledger.undo_with(end, self._transactions.move(tx_id, number, start, offset))
@@ -581,7 +585,7 @@ class Transacting:
     def _make_room(self, size: int, now: Now) -> None:
         """Have a new segment begun now if so much does not fit this one: then all that follows is written as one."""
         try:
-            self._group._check_append(self._ledger.term, size, now.wall_ms, is_control=False)
+            self._group.make_room(size, self._ledger.term, now.wall_ms)
         except BadParameterError:  # more than any record may have: it goes as it can, and `finish` sees to the rest
             return
 

@@ -43,11 +43,14 @@ class _Timer:
 class _FeedbackPoll(Poll):
     """A FETCH_PRODUCE_FEEDBACK that waits."""
 
-    __slots__ = ("header",)
+    __slots__ = ("header", "key")
 
-    def __init__(self, connection: Connection, header: Header, topic: str, count: int, deadline_ms: int) -> None:
+    def __init__(
+        self, connection: Connection, header: Header, key: Key, topic: str, count: int, deadline_ms: int
+    ) -> None:
         super().__init__(connection, topic, count, 0, deadline_ms, _tell_nobody)
         self.header = header
+        self.key = key
 
 
 def _tell_nobody(found: TopicMessages, now: Now) -> None:
@@ -183,7 +186,7 @@ class Undecided:
         if connection.parked_polls >= limits.parked_polls_per_connection_max:
             self._metrics.capped["parked_polls_per_connection"] += 1
             return False
-        poll = _FeedbackPoll(connection, header, command.topic, command.count, now.monotonic_ms + wait_ms)
+        poll = _FeedbackPoll(connection, header, key, command.topic, command.count, now.monotonic_ms + wait_ms)
         self._parked.setdefault(key, deque()).append(poll)
         self._deadlines.add(poll)
         connection.parked_polls += 1
@@ -211,9 +214,14 @@ class Undecided:
         for poll in self._deadlines.due(now.monotonic_ms):
             assert isinstance(poll, _FeedbackPoll)
             self._tell(poll, (), now)
-        if self._parked and (self._access.is_draining or not self._deadlines.waiting):
-            for parked in self._parked.values():
-                for one in parked:
+            parked = self._parked.get(poll.key)
+            while parked and parked[0].is_done:
+                parked.popleft()
+            if not parked:
+                self._parked.pop(poll.key, None)
+        if self._parked and self._access.is_draining:
+            for left in self._parked.values():
+                for one in left:
                     if not one.is_done:
                         self._tell(one, (), now)
             self._parked.clear()

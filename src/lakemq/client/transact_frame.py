@@ -7,9 +7,8 @@ from lakemq.errors import BadParameterError
 from lakemq.wire.buffer import Buffer
 from lakemq.wire.dialect import VERSION_OURS
 from lakemq.wire.header import MAGIC, REQUEST_HEADER_BYTES
-from lakemq.wire.own import Transact
+from lakemq.wire.own import TRANSACT_NUMBER, Transact
 
-TRANSACT_NUMBER = 64
 _ACK_RECEIVE = 1 << 1  # the bits are not looked at
 _HEADER = struct.Struct(">iIBBibq")
 _NUMBERS = struct.Struct(">iibh")  # time-out, number, outcome, parts

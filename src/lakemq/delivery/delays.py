@@ -25,6 +25,7 @@ from lakemq.delivery.delay_record import (
     NO_SHARE,
     PASS,
     REWIND,
+    SHARES_MAX,
     Add,
     Cancelled,
     Filed,
@@ -79,6 +80,10 @@ class DelayLimits:
     merge_bytes: int = 64 << 10
     # Cancelled ones are remembered until their time would have come.
     cancelled_max: int = 100_000
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.share_count <= SHARES_MAX:
+            raise ValueError(f"delays are in 1 to {SHARES_MAX} shares, not {self.share_count}")
 
 
 class Block(NamedTuple):
@@ -475,10 +480,10 @@ class Delays:
         shares = [Share() for _ in range(share_count)]
         rows: list[Row] = []
         for number, old in enumerate(self.shares):
-            rows += old.unfiled()
+            unfiled = old.unfiled()
+            rows += unfiled
             new = shares[number % share_count]
-            in_blocks = old.pending - len(old.unfiled())
-            new.pending += in_blocks
+            new.pending += old.pending - len(unfiled)
             new.done |= {one: due_ms for one, due_ms in old.done.items() if (due_ms, one) > old.watermark}
             for block in old.blocks.values():
                 new.blocks[block.position] = block._replace(floor=max(block.floor, old.watermark))

@@ -266,6 +266,10 @@ class PartitionGroup:
         self._check_append(term, length, now_ms, is_control=True)
         return self._put(payload, kind, term, now_ms, topic=topic, partition=partition) + length
 
+    def make_room(self, size: int, term: int, now_ms: int) -> None:
+        """See to it that so many bytes of records go into one segment, one after the other; refused as an append is."""
+        self._check_append(term, size, now_ms, is_control=False)
+
     def flush(self) -> None:
         """Write all that this turn appended with one call.
 

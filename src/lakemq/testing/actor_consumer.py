@@ -203,6 +203,8 @@ class Consumer(Client):
         self._later_on(0, "gap", lambda: self._ack(key, found[1:] or found, then=all_of_it))
 
     def _do_nack(self, key: AppKey, found: list[Delivered], go_on: Callable[[], None]) -> None:
+        if self.stage.rng.random() < 0.4:  # and once more, which must not count
+            self._say(key, [Said(one, FAILED) for one in found], None)
         self._say(key, [Said(one, FAILED) for one in found], go_on)
 
     def _do_forget(self, key: AppKey, found: list[Delivered], go_on: Callable[[], None]) -> None:

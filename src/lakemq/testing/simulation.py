@@ -215,6 +215,7 @@ class Simulation:
         self.stage.is_calm = self.host.is_healing = self.network.is_calm = True
         self._go_on(max(self.host.slow_until_ms - self.clock.monotonic_ms(), 0) + 50)
         self._wait_for_start()
+        self._wait_for_sync()
         if self.host.set_clock_right():
             self._wait_for_start()
         self._wait_for_operators()
@@ -225,6 +226,16 @@ class Simulation:
     def _wait_for_start(self) -> None:
         if not self._go_on(_START_MS, lambda: self._is_up):
             violate("I15", f"the broker is not up {_START_MS} ms after all was healed")
+
+    def _wait_for_sync(self) -> None:
+        """Also by a clock that somebody has set."""
+
+        def is_synced() -> bool:
+            engine = self.host.engine
+            return engine is not None and engine.group.journal.unsynced_bytes == 0
+
+        if not self._go_on(_START_MS, is_synced):
+            violate("I15", f"nothing is synced {_START_MS} ms after all was healed")
 
     def _wait_for_operators(self) -> None:
         if not self._go_on(_START_MS, lambda: not self.host.asks):
@@ -404,6 +415,9 @@ class Simulation:
             "undone": len(broker.ledger._undo),
             "unsynced": journal.unsynced_bytes,
         }
+        if not self.counts["seeks"] and not self.counts["fault seek"]:  # which pass over what others waited for
+            stuck = broker.ledger.state.setbacks._stuck
+            left["stuck"] = sum(len(rows) for key, rows in stuck.items() if key[0] in known)
         if any(left.values()):
             violate("I17", f"after all clients are gone there is left: {left}")
         files_max = self.plan.storage.open_segments_max + self.plan.storage.open_index_files_max + 4

@@ -68,7 +68,7 @@ KINDS = (
     _kind(61, "EXTEND_LEASE", own.ExtendLease, own.ExtendLeaseAck, own, is_documented_only=True),
     _kind(62, "SETTLE", own.Settle, own.SettleAck, own, is_documented_only=True),
     _kind(63, "SET_FILTER", own.SetFilter, own.SetFilterAck, own, is_documented_only=True),
-    _kind(64, "TRANSACT", own.Transact, own.TransactAck, own, is_documented_only=True),
+    _kind(own.TRANSACT_NUMBER, "TRANSACT", own.Transact, own.TransactAck, own, is_documented_only=True),
     _kind(65, "FETCH_TRANSACTIONS", own.FetchTransactions, own.FetchTransactionsAck, own, is_documented_only=True),
 )
 _BY_NUMBER = {kind.number: kind for kind in KINDS}

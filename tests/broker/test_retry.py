@@ -1,0 +1,400 @@
+"""What fails is tried again: when, how often, by whom, and what becomes of it in the end (F43, F44)."""
+
+import pytest
+
+from broker.fix_broker import DOCUMENTED, JOYQUEUE, TINY, make_broker
+from lakemq.broker.references import ATTEMPT, ORIGIN_INDEX, ORIGIN_PARTITION
+from lakemq.delivery.retry_schedule import LEVELS_MS
+from lakemq.wire.own import Settle, SettleOutcome, Settlement, TopicSettlements
+from sim.planted_delivery import a_retry_acked_twice, leases_that_run_out
+
+RETRIES = 32767
+both = pytest.mark.parametrize("dialect", [DOCUMENTED, JOYQUEUE], ids=lambda one: one.value)
+DONE, RETRY, DEAD = SettleOutcome.DONE, SettleOutcome.RETRY, SettleOutcome.DEAD_LETTER
+
+
+def shop(dialect=DOCUMENTED, *, bodies=(b"0",), partitions=1, storage=None, settings=None, **policy):
+    """A broker with messages, and a consumer with that policy."""
+    details = {"storage": storage} if storage is not None else {}
+    life = make_broker(partitions=partitions, **details, **settings or {})
+    if policy:
+        life.ask("subscribe", topic="orders", app="shop", consumer=policy)
+    peer = life.peer(dialect=dialect).consumes()
+    for body in bodies:
+        assert peer.produce(body)[0] == 0
+    return life, peer
+
+
+def got(peer, **details):
+    """The messages of a fetch."""
+    return peer.messages(peer.ask(peer.fetch_command(**details)))
+
+
+def settle(peer, *settlements):
+    """The codes."""
+    said = tuple(Settlement(*one) if isinstance(one, tuple) else one for one in settlements)
+    answer = peer.ask(Settle((TopicSettlements("orders", said),), "shop"))
+    return [one.code for one in answer.body.topics[0].settled]
+
+
+def fail(peer, *messages, kind=2):
+    assert peer.ack([one.index for one in messages], partition=messages[0].partition, kind=kind) == 0
+
+
+def retries_of(life):
+    return list(life.broker.ledger.state.retries.rows())
+
+
+def dead_of(life):
+    return list(life.broker.ledger.state.dead_letters.rows())
+
+
+# --- when ------------------------------------------------------------------------------------------------------------
+
+
+@both
+def test_F44_the_pauses_are_1_3_9_and_27_seconds(dialect):
+    life, peer = shop(dialect)
+    fail(peer, *got(peer))
+    for attempt, pause_ms in enumerate((1000, 3000, 9000, 27_000), 2):
+        life.pass_ms(pause_ms - 1)
+        assert peer.fetch() == [], "early"
+        life.pass_ms(1)
+        (again,) = got(peer)
+        assert (again.body, again.partition) == (b"0", RETRIES)
+        assert again.attributes[ATTEMPT] == str(attempt)
+        fail(peer, again, kind=attempt % 3 + 1)
+
+
+def test_pauses_from_the_table_of_levels():
+    life, peer = shop(retry_schedule="levels", retry_delay_max_ms=100_000)
+    fail(peer, *got(peer))
+    for pause_ms in (LEVELS_MS[0], LEVELS_MS[1], LEVELS_MS[2], 100_000):
+        life.pass_ms(pause_ms - 1)
+        assert peer.fetch() == []
+        life.pass_ms(1)
+        fail(peer, *got(peer))
+
+
+def test_no_pause_is_longer_than_the_maximum():
+    life, peer = shop(retry_delay_max_ms=2000)
+    fail(peer, *got(peer))
+    for pause_ms in (1000, 2000, 2000, 2000):
+        life.pass_ms(pause_ms)
+        fail(peer, *got(peer))
+
+
+def test_one_who_waits_is_given_a_retry_when_it_is_due():
+    life, peer = shop()
+    fail(peer, *got(peer))
+    poll = peer.send(peer.fetch_command(wait_ms=60_000))
+    life.pass_ms(999)
+    assert peer.received(poll) is None
+    life.pass_ms(1)
+    assert peer.fetched(peer.received(poll)) == [b"0"]
+
+
+def test_a_consumer_may_say_after_how_long():
+    life, peer = shop()
+    got(peer)
+    assert settle(peer, (0, 0, RETRY, 250, "busy")) == [0]
+    (row,) = retries_of(life)
+    assert row.reason == "busy"
+    life.pass_ms(249)
+    assert peer.fetch() == []
+    life.pass_ms(1)
+    (again,) = got(peer)
+    assert settle(peer, (RETRIES, again.index, RETRY, 0, "")) == [0]
+    assert peer.fetch() == [b"0"], "at once"
+
+
+def test_F41_a_clock_that_is_set_changes_no_pause():
+    life, peer = shop()
+    fail(peer, *got(peer))
+    life.clock.jump_wall(3_600_000)
+    assert peer.fetch() == []
+    life.pass_ms(999)
+    assert peer.fetch() == []
+    life.clock.jump_wall(-3 * 86_400_000)
+    life.pass_ms(1)
+    assert peer.fetch() == [b"0"]
+
+
+# --- where it comes from ---------------------------------------------------------------------------------------------
+
+
+@both
+def test_a_retry_says_where_it_was(dialect):
+    life, peer = shop(dialect, bodies=(b"0", b"1", b"2"))
+    found = got(peer)
+    assert peer.ack([0], partition=0) == 0
+    if dialect is JOYQUEUE:
+        found = got(peer)
+    fail(peer, found[-2])
+    life.pass_ms(1000)
+    again = next(one for _ in range(3) for one in got(peer) if one.partition == RETRIES)
+    assert again.body == b"1"
+    assert (again.attributes[ORIGIN_PARTITION], again.attributes[ORIGIN_INDEX]) == ("0", "1")
+    assert again.attributes[ATTEMPT] == "2"
+
+
+def test_a_joyqueue_client_takes_retries_one_at_a_time():
+    life, peer = shop(JOYQUEUE, bodies=(b"0", b"1", b"2"))
+    fail(peer, *got(peer))
+    life.pass_ms(1000)
+    for body in (b"0", b"1", b"2"):
+        (one,) = got(peer)
+        assert (one.body, one.partition) == (body, RETRIES)
+        assert peer.ack([one.index], partition=RETRIES) == 0
+    assert retries_of(life) == []
+
+
+@both
+def test_a_member_of_a_batch_is_tried_again_alone(dialect):
+    life, peer = shop(dialect, bodies=((b"a", b"b", b"c"),))
+    assert len(got(peer)) == 1
+    if dialect is JOYQUEUE:
+        assert peer.ack([0, 1, 2], kind=2) == 0
+    else:
+        assert settle(peer, (0, 0, DONE), (0, 1, RETRY), (0, 2, DONE)) == [0, 0, 0]
+    assert life.ack_index() == 3
+    life.pass_ms(1000)
+    first = got(peer)[0]
+    assert first.body == (b"a" if dialect is JOYQUEUE else b"b")
+    assert not hasattr(first, "items")
+
+
+def test_members_of_a_batch_are_settled_one_by_one():
+    life, peer = shop(bodies=((b"a", b"b", b"c"),))
+    got(peer)
+    assert settle(peer, (0, 2, DONE)) == [0]
+    assert life.ack_index() == 0
+    assert settle(peer, (0, 0, DONE)) == [0]
+    assert life.ack_index() == 1
+    assert settle(peer, (0, 1, DEAD, -1, "no good")) == [0]
+    assert life.ack_index() == 3
+    assert [(row.message_index, row.cause, row.reason) for row in dead_of(life)] == [(1, "asked", "no good")]
+
+
+# --- beside new messages ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("probability", [0, 20, 50, 100])
+def test_retries_are_mixed_in_as_often_as_wanted(probability):
+    bodies = [b"%d" % number for number in range(60)]
+    life, peer = shop(bodies=bodies, retry_read_probability=probability, retry_first_ms=1)
+    for _ in range(20):
+        fail(peer, *got(peer, count=1))
+    life.pass_ms(1)
+    kinds = []
+    for _ in range(20):
+        (one,) = got(peer, count=1)
+        kinds.append(one.partition)
+        assert peer.ack([one.index], partition=one.partition) == 0
+    assert kinds.count(RETRIES) == 20 * probability // 100
+
+
+def test_when_nothing_else_is_there_retries_come_whatever_the_probability():
+    life, peer = shop(retry_read_probability=0)
+    fail(peer, *got(peer))
+    life.pass_ms(1000)
+    assert peer.fetch() == [b"0"]
+
+
+# --- the end -----------------------------------------------------------------------------------------------------------
+
+
+@both
+def test_after_the_last_attempt_it_is_a_dead_letter(dialect):
+    life, peer = shop(dialect, retry_times=3, retry_first_ms=10, retry_factor=1)
+    fail(peer, *got(peer))
+    for _ in range(2):
+        assert dead_of(life) == []
+        life.pass_ms(10)
+        fail(peer, *got(peer))
+    (row,) = dead_of(life)
+    assert (row.cause, row.attempts, row.partition, row.message_index) == ("exhausted", 3, 0, 0)
+    assert retries_of(life) == []
+    life.pass_ms(100_000)
+    assert peer.fetch() == []
+
+
+def test_with_one_attempt_each_that_fails_is_a_dead_letter_of_its_own():
+    life, peer = shop(bodies=(b"0", b"1", b"2"), retry_times=1)
+    fail(peer, *got(peer))
+    assert [(row.id, row.message_index) for row in dead_of(life)] == [(1, 0), (2, 1), (3, 2)]
+    assert life.ack_index() == 3
+
+
+def test_a_consumer_may_give_up_at_once():
+    life, peer = shop(bodies=(b"0", b"1"))
+    got(peer)
+    assert settle(peer, (0, 0, DEAD, -1, "cannot be"), (0, 1, RETRY)) == [0, 0]
+    life.pass_ms(1000)
+    (again,) = got(peer)
+    assert settle(peer, (RETRIES, again.index, DEAD, -1, "nor this")) == [0]
+    assert [(row.message_index, row.reason) for row in dead_of(life)] == [(0, "cannot be"), (1, "nor this")]
+
+
+def test_where_there_are_no_retries_it_comes_again_at_once():
+    life, peer = shop(is_retry=False)
+    fail(peer, *got(peer))
+    (again,) = got(peer)
+    assert (again.body, again.partition) == (b"0", 0)
+    assert retries_of(life) == []
+
+
+def test_when_there_is_no_room_for_a_dead_letter_nothing_is_lost():
+    life, peer = shop(bodies=(b"0", b"1"), settings={"dead_letters_max": 1}, retry_times=1)
+    got(peer)
+    assert peer.ack([0, 1], kind=2) == 240
+    assert peer.fetch() == [b"0", b"1"], "both come again"
+    assert peer.ack([0], kind=2) == 0
+    assert len(dead_of(life)) == 1
+
+
+def test_one_without_room_among_the_dead_is_tried_on():
+    life, peer = shop(settings={"dead_letters_max": 0}, retry_times=2, retry_first_ms=10, retry_factor=1)
+    fail(peer, *got(peer))
+    for attempts in (2, 3, 4):
+        life.pass_ms(10)
+        fail(peer, *got(peer))
+        assert retries_of(life)[0].attempts == attempts
+
+
+def test_what_has_expired_meanwhile_is_not_tried_again():
+    life, peer = shop(bodies=())
+    due = str(life.clock.wall_ms() + 500)
+    peer.produce(b"0", attributes={"EXPIRE": due})
+    fail(peer, *got(peer))
+    life.pass_ms(1000)
+    assert peer.fetch() == []
+    assert [row.cause for row in dead_of(life)] == ["expired"]
+
+
+def test_several_that_expire_are_dead_letters_each():
+    life, peer = shop(bodies=())
+    due = str(life.clock.wall_ms() + 500)
+    for number in range(6):
+        peer.produce(b"%d" % number, attributes={"EXPIRE": due} if number % 2 else {})
+    life.pass_ms(500)
+    assert peer.fetch() == [b"0", b"2", b"4"]
+    assert [(row.id, row.message_index) for row in dead_of(life)] == [(1, 1), (2, 3), (3, 5)]
+
+
+# --- consumers that say nothing, or too much (F43) -------------------------------------------------------------------
+
+
+def test_a_lease_that_ran_out_often_enough_counts_as_a_failure():
+    leases_that_run_out()
+
+
+def test_the_retry_of_one_who_does_not_answer_is_tried_again_later():
+    life, peer = shop(retry_first_ms=10, retry_factor=10)
+    fail(peer, *got(peer))
+    life.pass_ms(10)
+    assert len(got(peer, lease_ms=50)) == 1
+    life.pass_ms(50)
+    assert peer.fetch() == []
+    assert retries_of(life)[0].attempts == 2
+    life.pass_ms(100)
+    (again,) = got(peer)
+    assert again.attributes[ATTEMPT] == "3"
+
+
+@both
+def test_the_retry_of_one_who_is_gone_comes_at_once_and_costs_no_attempt(dialect):
+    life, peer = shop(dialect)
+    fail(peer, *got(peer))
+    life.pass_ms(1000)
+    assert len(got(peer)) == 1
+    peer.pipe.hang_up()
+    other = life.peer(dialect=dialect).consumes()
+    (again,) = got(other)
+    assert again.attributes[ATTEMPT] == "2"
+
+
+def test_a_lease_on_a_retry_is_extended():
+    life, peer = shop()
+    fail(peer, *got(peer))
+    life.pass_ms(1000)
+    assert len(got(peer, lease_ms=100)) == 1
+    life.pass_ms(60)
+    assert peer.extend(partition=RETRIES, lease_ms=100) == 0
+    life.pass_ms(60)
+    assert retries_of(life)[0].attempts == 1
+    life.pass_ms(40)
+    assert retries_of(life)[0].attempts == 2
+    assert peer.extend(partition=RETRIES, lease_ms=100) == 140
+
+
+def test_an_ack_of_a_retry_counts_once():
+    a_retry_acked_twice()
+
+
+@pytest.mark.parametrize("outcome", [RETRY, DEAD])
+def test_a_failure_said_twice_counts_once(outcome):
+    life, peer = shop(retry_times=4, retry_first_ms=100, retry_factor=1)
+    fail(peer, *got(peer))
+    life.pass_ms(100)
+    (again,) = got(peer)
+    for _ in range(3):
+        assert settle(peer, (RETRIES, again.index, outcome)) == [0]
+    rows = [row.attempts for row in (*retries_of(life), *dead_of(life))]
+    assert rows == [2]
+
+
+def test_a_late_failure_of_what_another_has_does_not_count():
+    life, peer = shop(retry_first_ms=10, retry_factor=1)
+    fail(peer, *got(peer))
+    life.pass_ms(10)
+    (again,) = got(peer, lease_ms=50)
+    life.pass_ms(60)
+    life.pass_ms(10)
+    other = life.peer().consumes()
+    assert len(got(other)) == 1
+    assert peer.ack([again.index], partition=RETRIES, kind=2) == 0
+    assert retries_of(life)[0].attempts == 2, "that its lease ran out was counted, and no more"
+    assert other.ack([again.index], partition=RETRIES) == 0
+    assert retries_of(life) == []
+
+
+# --- restarts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["kill", "restart"])
+def test_retries_and_their_times_survive_a_restart(end):
+    life, peer = shop(bodies=(b"0", b"1"))
+    fail(peer, *got(peer))
+    life.pass_ms(400)
+    getattr(life, end)()
+    peer = life.peer().consumes()
+    life.pass_ms(599)
+    assert peer.fetch() == []
+    life.pass_ms(1)
+    assert sorted(peer.fetch()) == [b"0", b"1"]
+
+
+def test_attempts_at_leases_survive_a_restart():
+    life, peer = shop(error_times=3, retry_first_ms=10)
+    for _ in range(2):
+        assert peer.fetch(lease_ms=50) == [b"0"]
+        life.pass_ms(50)
+    life.kill()
+    peer = life.peer().consumes()
+    assert peer.fetch(lease_ms=50) == [b"0"]
+    life.pass_ms(50)
+    assert len(retries_of(life)) == 1
+
+
+def test_retries_survive_many_segments():
+    life, peer = shop(storage=TINY)
+    fail(peer, *got(peer))
+    for _ in range(60):
+        peer.produce(bytes(700))
+        assert len(got(peer, count=100)) > 0
+        assert peer.ack([life.ack_index()]) == 0
+    life.kill()
+    life.pass_ms(1000)
+    peer = life.peer().consumes()
+    assert peer.fetch() == [b"0"]
