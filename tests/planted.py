@@ -1154,7 +1154,9 @@ PLANTED_BROKER = [
     PlantedBug("dead letter twice", delivery.dead_letter_twice, schedules_with(where=gives_up_soon)),
     PlantedBug("dead letters with one id", delivery.dead_letters_with_one_id, schedules_with(where=gives_up_soon)),
     PlantedBug(
-        "failed message passed and nowhere", delivery.failed_message_passed_and_nowhere, schedules_with(where=has_retries)
+        "failed message passed and nowhere",
+        delivery.failed_message_passed_and_nowhere,
+        schedules_with(where=has_retries),
     ),
     PlantedBug("lease that ran out not counted", delivery.lease_that_ran_out_not_counted, delivery.leases_that_run_out),
     PlantedBug("stuck message overtaken", delivery.stuck_message_overtaken, schedules_with(where=keeps_order)),

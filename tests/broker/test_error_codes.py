@@ -897,6 +897,15 @@ def _(life, dialect):
     yield peer.produce(b"x")[0]
 
 
+@case(240, "a failed message, where no more dead letters are taken", dead_letters_max=2)
+def _(life, dialect):
+    life.ask("subscribe", topic="orders", app="shop", consumer={"retry_times": 1})
+    peer = lent(life, dialect)
+    yield
+    yield peer.ack([0, 1, 2], kind=2)
+    assert peer.fetch() == [b"0", b"1", b"2"], "they come again"
+
+
 @case(240, "a failed message, where no more retries are taken", retries_max=2)
 def _(life, dialect):
     peer = lent(life, dialect)

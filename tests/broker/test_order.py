@@ -3,7 +3,7 @@
 import pytest
 
 from broker.fix_broker import DOCUMENTED, JOYQUEUE, make_broker
-from lakemq.wire.own import Settle, SettleOutcome, Settlement, TopicSettlements
+from lakemq.wire.own import Settle, Settlement, SettleOutcome, TopicSettlements
 
 DONE, RETRY, DEAD = SettleOutcome.DONE, SettleOutcome.RETRY, SettleOutcome.DEAD_LETTER
 both = pytest.mark.parametrize("dialect", [DOCUMENTED, JOYQUEUE], ids=lambda one: one.value)

@@ -3,7 +3,7 @@
 import pytest
 
 from broker.fix_broker import DOCUMENTED, JOYQUEUE, make_broker
-from lakemq.wire.own import Settle, SettleOutcome, Settlement, TopicSettlements
+from lakemq.wire.own import Settle, Settlement, SettleOutcome, TopicSettlements
 
 both = pytest.mark.parametrize("dialect", [DOCUMENTED, JOYQUEUE], ids=lambda one: one.value)
 
@@ -111,7 +111,7 @@ def test_a_seek_takes_all_leases_back():
 
 
 def test_partitions_max_counts_partitions_not_leases():
-    life, peer = shop(partitions=2, partitions_max=1, prefetch=2)
+    _, peer = shop(partitions=2, partitions_max=1, prefetch=2)
     peer.produce(b"other", partition=1)
     assert len(peer.fetch(count=1)) == 1
     assert peer.fetch(count=1) == []

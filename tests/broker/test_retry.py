@@ -5,7 +5,7 @@ import pytest
 from broker.fix_broker import DOCUMENTED, JOYQUEUE, TINY, make_broker
 from lakemq.broker.references import ATTEMPT, ORIGIN_INDEX, ORIGIN_PARTITION
 from lakemq.delivery.retry_schedule import LEVELS_MS
-from lakemq.wire.own import Settle, SettleOutcome, Settlement, TopicSettlements
+from lakemq.wire.own import Settle, Settlement, SettleOutcome, TopicSettlements
 from sim.planted_delivery import a_retry_acked_twice, leases_that_run_out
 
 RETRIES = 32767
@@ -201,7 +201,7 @@ def test_when_nothing_else_is_there_retries_come_whatever_the_probability():
     assert peer.fetch() == [b"0"]
 
 
-# --- the end -----------------------------------------------------------------------------------------------------------
+# --- the end ---------------------------------------------------------------------------------------------------------
 
 
 @both

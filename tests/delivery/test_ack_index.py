@@ -63,9 +63,7 @@ class AckIndexesModel(RuleBasedStateMachine):
                 assert self.acks.get(subscription, partition) == index
                 beyond = {one for run in self.acks.beyond(subscription, partition) for one in range(*run)}
                 assert beyond == {one for one in done if one > index}
-                assert all(
-                    self.acks.is_acked(subscription, partition, one) == (one in done) for one in range(END + 10)
-                )
+                assert all(self.acks.is_acked(subscription, partition, one) == (one in done) for one in range(END + 10))
 
 
 TestAckIndexes = AckIndexesModel.TestCase

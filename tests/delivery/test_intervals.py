@@ -28,6 +28,7 @@ def test_it_is_the_set(changes):
             free, following = intervals.gap_from(number)
             assert free == next(n for n in range(number, 99) if n not in model)
             assert following == min((n for n in model if n > free), default=None)
+        assert intervals.touches(5, 20) == bool(model & set(range(5, 20)))
         assert {n for a, b in intervals.within(5, 20) for n in range(a, b)} == model & set(range(5, 20))
 
 

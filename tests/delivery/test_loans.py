@@ -118,7 +118,9 @@ class LoansModel(RuleBasedStateMachine):
 
     @invariant()
     def leases_are_what_is_held(self):
-        found = {index: one.consumer for one in self.loans.leases(PARTITION) for run in one.open for index in range(*run)}
+        found = {
+            index: one.consumer for one in self.loans.leases(PARTITION) for run in one.open for index in range(*run)
+        }
         assert found == self.held
         assert self.loans.lent_count == len(self.loans.leases(PARTITION))
         for index in range(END):

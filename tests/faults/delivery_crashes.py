@@ -37,7 +37,9 @@ Told = dict[str, Any]
 def filled(room_bytes: int, *bodies: bytes, **policy: Any) -> BrokerLife:
     """A broker with these messages whose segment has only so much room, and an app with that policy."""
     life = make_broker(partitions=3, storage=SMALLEST)
-    life.ask("subscribe", topic="orders", app="shop", consumer={"retry_first_ms": PAUSE_MS, "retry_factor": 1, **policy})
+    life.ask(
+        "subscribe", topic="orders", app="shop", consumer={"retry_first_ms": PAUSE_MS, "retry_factor": 1, **policy}
+    )
     life.ask("create_topic", name="filling", partitions=1)
     life.ask("subscribe", topic="filling", app="shop", producer={})
     peer = life.peer()
@@ -339,7 +341,6 @@ def main() -> int:
             points = max(points, point)
         sys.stdout.write(f"{name}: {sum(ways.values())} states at {points} places, all right\n")
     return 0
-
 
 
 if __name__ == "__main__":

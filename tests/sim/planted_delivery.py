@@ -1,4 +1,4 @@
-"""Bugs of delivery to plant: retries, dead letters, order, filters, transactions, delays. `tests/planted.py` lists them.
+"""Bugs of delivery to plant: retries, order, filters, transactions, delays. `tests/planted.py` lists them.
 
 Each is what a careless change could do. Who must see it stands beside it there.
 """
@@ -207,7 +207,7 @@ def delay_lost(patch):
     patch.setattr(Delaying, "_append_parcel", some_of_them)
 
 
-# --- what a failed turn takes back -------------------------------------------------------------------------------------
+# --- what a failed turn takes back -----------------------------------------------------------------------------------
 
 
 def acks_taken_back_and_not_lent_again(patch):
@@ -218,7 +218,7 @@ def retry_taken_back_and_still_queued(patch):
     patch.setattr(outcomes, "partial", lambda *arguments: lambda: None)
 
 
-# --- checks of their own -----------------------------------------------------------------------------------------------
+# --- checks of their own ---------------------------------------------------------------------------------------------
 
 
 def a_retry_acked_twice() -> None:

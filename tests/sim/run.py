@@ -110,7 +110,8 @@ def watch(seed: int) -> int:
     simulation = Simulation(seed, say)
     plan = simulation.plan
     say(f"{plan.broker}\n{plan.storage}")
-    for one in (*plan.topics, plan.policies, *plan.producers, *plan.transactors, *plan.consumers, *plan.observers, *plan.planned):
+    clients = (*plan.producers, *plan.transactors, *plan.consumers, *plan.observers)
+    for one in (*plan.topics, plan.policies, *clients, *plan.planned):
         say(str(one))
     ask = Client.ask
 

@@ -42,6 +42,7 @@ from lakemq.wire.header import Header
 from lakemq.wire.own import Settle, SettleAck, SettledCode, Settlement, TopicSettledCodes
 
 DONE, RETRY, DEAD = 0, 1, 2
+_OUTCOMES = frozenset((DONE, RETRY, DEAD))
 _TIMED_OUT = "the consumer did not ack in time"
 _REASONS = {AckType.TIMEOUT: "the consumer said: time-out", AckType.EXCEPTION: "the consumer said: exception"}
 _EXPIRED_COUNT_MAX = 5000  # messages of one lease that become retries at a time; the rest are lent once more
@@ -90,7 +91,7 @@ class Settling:
         for said in command.topics:
             codes = []
             for one in said.partitions:
-                wishes = [_wish_of(ack.index, ack.type) for ack in one.acks]
+                wishes = [Wish(ack.index) if ack.type == 0 else _wish_of(ack.index, ack.type) for ack in one.acks]
                 settle = partial(self._settle, connection, said.topic, command.app, one.partition, wishes, woken, now)
                 codes.append(PartitionCode(one.partition, self._code(settle)))
             entries.append(TopicCodes(said.topic, tuple(codes)))
@@ -130,9 +131,9 @@ class Settling:
         full = connection.full_topic(name)
         topic, subscription = self._access.subscription(full, app, now)
         lending = self._consuming.lending(topic, subscription)
-        for wish in wishes:
-            if wish.outcome not in (DONE, RETRY, DEAD):
-                raise BadParameterError(f"outcome {wish.outcome} is none: 0 done, 1 retry, 2 dead letter")
+        wrong = {wish.outcome for wish in wishes} - _OUTCOMES
+        if wrong:
+            raise BadParameterError(f"outcome {min(wrong)} is none: 0 done, 1 retry, 2 dead letter")
         if partition == RETRY_PARTITION:
             self._settle_retries(connection, lending, subscription, wishes, now)
         else:
@@ -176,26 +177,43 @@ class Settling:
                 raise AckError(
                     f"indexes {first} to {after - 1} of partition {partition} are not lent to this connection"
                 )
-        fresh = [
-            wish
-            for wish in wishes
-            if not state.acks.is_acked(lending.number, partition, wish.number)
-            and (wish.outcome == DONE or self._may_fail(lending, partition, wish.number, consumer, now))
-        ]
-        mine = [one for one in lending.loans.leases(partition) if one.consumer == consumer]
-        failed = [wish for wish in fresh if wish.outcome != DONE]
+        mine = [one for one in lending.loans.leases(partition) if one.consumer == consumer] if is_joyqueue else []
+        is_all_done = not any(wish.outcome for wish in wishes)
         try:
-            if failed and (lending.is_ordered or policy.is_sequential):
-                self._settle_in_order(lending, policy, partition, fresh, now)
-            elif fresh:
-                self._settle_each(lending, policy, partition, fresh, now)
+            if is_all_done and runs[0][0] >= base and not any(beyond.touches(*run) for run in runs):
+                self._write(lending, partition, [], numbers, now, runs)  # as nearly always
+            else:
+                self._settle_fresh(lending, policy, partition, wishes, consumer, now)
         except RetryStoreError:
-            for lease in mine:  # it comes again at once, rather than being lost
-                lending.loans.release(lease)
+            for lease in [one for one in lending.loans.leases(partition) if one.consumer == consumer]:
+                lending.loans.release(lease)  # it comes again at once, rather than being lost
             raise
         if is_joyqueue:  # its clients ack all they want to, then ask again
             for lease in mine:
                 lending.loans.release(lease)
+
+    def _settle_fresh(
+        self,
+        lending: Lending,
+        policy: ConsumerPolicy,
+        partition: int,
+        wishes: list[Wish],
+        consumer: int,
+        now: Now,
+    ) -> None:
+        """Those that were not settled before, and are that consumer's to decide on."""
+        acks = self._ledger.state.acks
+        fresh = [
+            wish
+            for wish in wishes
+            if not acks.is_acked(lending.number, partition, wish.number)
+            and (wish.outcome == DONE or self._may_fail(lending, partition, wish.number, consumer, now))
+        ]
+        failed = [wish for wish in fresh if wish.outcome != DONE]
+        if failed and (lending.is_ordered or policy.is_sequential):
+            self._settle_in_order(lending, policy, partition, fresh, now)
+        elif fresh:
+            self._settle_each(lending, policy, partition, fresh, now)
 
     def _may_fail(self, lending: Lending, partition: int, index: int, consumer: int, now: Now) -> bool:
         """Whether that consumer's word counts: not if somebody else has the message now, nor if it was said before."""
@@ -287,9 +305,17 @@ class Settling:
             raise RetryStoreError("there is no room for another dead letter")
         return dead
 
-    def _write(self, lending: Lending, partition: int, entries: list[Entry], done: list[int], now: Now) -> None:
-        """One record for all of it, and the leases in step."""
-        runs = runs_of(done)
+    def _write(
+        self,
+        lending: Lending,
+        partition: int,
+        entries: list[Entry],
+        done: list[int],
+        now: Now,
+        runs: list[tuple[int, int]] | None = None,
+    ) -> None:
+        """One record for all of it, and the leases in step; `runs` are those of `done`, if the caller has them."""
+        runs = runs if runs is not None else runs_of(done)
         stuck = self._ledger.state.setbacks.stuck(lending.number, partition)
         if stuck:  # nobody waits for those any more
             entries = [*entries, *(stuck[number]._replace(attempts=0) for number in done if number in stuck)]

@@ -122,6 +122,11 @@ class Intervals:
             at += 2
         return [run for run in runs if run[0] < run[1]]
 
+    def touches(self, first: int, after: int) -> bool:
+        """Whether any of these is in it."""
+        at = bisect_right(self._bounds, first)
+        return bool(at % 2) or (at < len(self._bounds) and self._bounds[at] < after)
+
     def drop_below(self, number: int) -> None:
         """Forget what is below."""
         self.remove(min(self._bounds[0], number) if self._bounds else number, number)

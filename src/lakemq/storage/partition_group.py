@@ -444,9 +444,7 @@ class PartitionGroup:
     def _count_droppable(self, policy: RetentionPolicy, now_ms: int, held: Iterable[int]) -> int:
         bases = self._journal.bases()
         finished = [SegmentFacts(base, after, self._began_ms(after)) for base, after in pairwise(bases)]
-        return count_droppable(
-            finished, self._journal.end_position, policy, now_ms, held, self._checkpoints.position
-        )
+        return count_droppable(finished, self._journal.end_position, policy, now_ms, held, self._checkpoints.position)
 
     def retain(self, policy: RetentionPolicy, now_ms: int) -> int:
         """Drop the segments that nobody needs and the policy does not want; returns how many went."""
