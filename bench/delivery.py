@@ -161,6 +161,7 @@ def lateness(broker: Broker, count: int, first_due_ms: int, due_per_second: int,
     used = (cpu_seconds(broker) - cpu) / (time.perf_counter() - start)
     late, what = arrivals.late_ms, f"{count:,} delays, {due_per_second:,} due a second"
     early, p99 = sum(one < 0 for one in arrivals.released_ms), quantile(late, 0.99)
+    aim = "at most 100" if due_per_second <= DUE_PER_SECOND else ""  # what is promised is for that many
     lost, doubled = count - len(arrivals.places), len(late) - len(arrivals.places)
     return [
         Result(f"{what}: early", early, "messages", aim="none", met=early == 0),
@@ -168,7 +169,7 @@ def lateness(broker: Broker, count: int, first_due_ms: int, due_per_second: int,
         Result(f"{what}: received twice", doubled, "messages", aim="none", met=doubled == 0),
         Result(f"{what}: released late, p99", quantile(arrivals.released_ms, 0.99), "ms"),
         Result(f"{what}: late, median", quantile(late, 0.5), "ms"),
-        Result(f"{what}: late, p99", p99, "ms", aim="at most 100", met=p99 <= 100),
+        Result(f"{what}: late, p99", p99, "ms", aim=aim, met=p99 <= 100 if aim else None),
         Result(f"{what}: late, the latest", max(late), "ms"),
         Result(f"{what}: the broker's CPU", round(100 * used), "% of a core"),
     ]
@@ -180,20 +181,14 @@ def delays(count: int, due_per_second: int, rounds: int, many: int) -> list[Resu
     try:
         before = rss_mb(waiting)
         probe = send_delays(idle, spread(5000, wall_ms() + 30 * _DAY_MS, due_per_second))
-        first_due_ms = wall_ms() + round(1500 * count / probe) + rounds * 12_000 + 5000
+        first_due_ms = wall_ms() + round(1500 * count / probe) + rounds * many // 25 + 5000
         rate = send_delays(waiting, spread(count, first_due_ms, due_per_second))
         results.append(Result(f"delays sent, {PER_REQUEST} to a request, up to {count:,}", round(rate), "messages/s"))
         results.append(
             Result(f"memory of the broker with {count:,} delays", round(rss_mb(waiting)), "MB", before, None)
         )
         results[-1].ratio = round(rss_mb(waiting) / before, 2)
-        pairs = [
-            (
-                bare_pipeline(idle, many, ORDERS, Compression.NONE),
-                bare_pipeline(waiting, many, ORDERS, Compression.NONE),
-            )
-            for _ in range(rounds)
-        ]
+        pairs = [_in_turns(idle, waiting, many, idle_first=nth % 2 == 0) for nth in range(rounds)]
         baseline, value = (round(max(one)) for one in zip(*pairs, strict=True))
         name = f"other messages sent, with {count:,} delays that wait"
         ratio = round(value / baseline, 3)
@@ -208,13 +203,21 @@ def delays(count: int, due_per_second: int, rounds: int, many: int) -> list[Resu
     return results
 
 
+def _in_turns(idle: Broker, waiting: Broker, many: int, *, idle_first: bool) -> tuple[float, float]:
+    """What each takes in a second; neither is always the first."""
+    rates = {}
+    for broker in (idle, waiting) if idle_first else (waiting, idle):
+        rates[broker] = bare_pipeline(broker, many, ORDERS, Compression.NONE)
+    return rates[idle], rates[waiting]
+
+
 def main() -> None:
     options = arguments(__doc__ or "")
     if options.quick:
-        results = delays(50_000, DUE_PER_SECOND, 1, 30_000)
+        results = delays(50_000, DUE_PER_SECOND, 4, 50_000)
     else:
-        results = delays(1_000_000, DUE_PER_SECOND, 3, 100_000)
-        results += delays(1_000_000, 1_000_000 // 60, 1, 100_000)
+        results = delays(1_000_000, DUE_PER_SECOND, 8, 100_000)
+        results += delays(1_000_000, 1_000_000 // 60, 8, 100_000)
     report(results, options.json)
 
 

@@ -348,3 +348,22 @@ def test_a_limit_that_cannot_be_is_refused(limits):
     with pytest.raises(BadParameterError):
         life.ask("set_app", name="shop", **limits)
     assert life.facts() == before
+
+
+@both
+def test_messages_may_be_held_back_until_they_have_an_age(dialect):
+    life = make_broker(partitions=1)
+    set_consumer(life, delay_ms=5000)
+    peer = life.peer(dialect=dialect).consumes()
+    peer.produce(b"first")
+    life.pass_ms(3000)
+    peer.produce(b"second")
+    waiting = peer.send(peer.fetch_command(wait_ms=10_000))
+    life.settle()
+    assert peer.received(waiting) is None
+    life.pass_ms(2100)
+    assert peer.fetched(peer.received(waiting)) == [b"first"], "who waits gets it when it is old enough"
+    assert peer.ack([0]) == 0
+    assert peer.fetch() == []
+    life.pass_ms(3000)
+    assert peer.fetch() == [b"second"]

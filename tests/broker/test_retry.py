@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.fix_broker import DOCUMENTED, JOYQUEUE, TINY, make_broker
+from broker.fix_broker import DOCUMENTED, FULL, JOYQUEUE, TINY, make_broker
 from lakemq.broker.references import ATTEMPT, ORIGIN_INDEX, ORIGIN_PARTITION
 from lakemq.delivery.retry_schedule import LEVELS_MS
 from lakemq.wire.own import Settle, Settlement, SettleOutcome, TopicSettlements
@@ -106,6 +106,20 @@ def test_a_consumer_may_say_after_how_long():
     (again,) = got(peer)
     assert settle(peer, (RETRIES, again.index, RETRY, 0, "")) == [0]
     assert peer.fetch() == [b"0"], "at once"
+
+
+def test_a_retry_is_not_lent_before_it_is_durable():
+    """Else its id could come to mean another message, and an ack of the one be taken for the other."""
+    life, peer = shop(bodies=(b"A", b"B"), is_concurrent=True, concurrent_prefetch_size=4)
+    other = life.peer().consumes()
+    assert (peer.fetch(count=1), other.fetch(count=1)) == ([b"A"], [b"B"])
+    poll = peer.send(peer.fetch_command(wait_ms=60_000))
+    life.disk.fail("write", FULL, path_contains="journal/", wrote=0)
+    assert settle(peer, (0, 0, RETRY, 0, "")) == [109]
+    taken = peer.received(poll)
+    assert taken is None or [(one.body, one.partition) for one in peer.messages(taken)] == [(b"A", 0)]
+    assert settle(other, (0, 1, RETRY, 60_000, "")) == [0]
+    assert [row.message_index for row in retries_of(life)] == [1]
 
 
 def test_F41_a_clock_that_is_set_changes_no_pause():

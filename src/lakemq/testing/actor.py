@@ -265,6 +265,7 @@ class Client:
                 partition = fields.partition
             if fields.partition != partition:
                 violate("I02", f"{topic}: messages of partitions {partition} and {fields.partition} in one answer")
+            history.stored_ms = fields.send_time_ms + fields.store_time_ms
             if partition == RETRY_PARTITION:
                 found.append(self._open_retry(topic, fields))
             elif fields.system_code & (BATCH_BIT | COMPRESSED_BIT):

@@ -147,11 +147,11 @@ class Deliveries:
 
     # --- failures ------------------------------------------------------------------------------------------------
 
-    def _due_by(self, key: AppKey, one: Delivered, due_ms: int) -> None:
+    def _due_by(self, key: AppKey, one: Delivered, due_ms: int, *, is_said: bool = False) -> None:
         """An attempt may be over, and then the next is due at that (guarded) time."""
         place = key[0], key[1], one.partition, one.home_index, one.attempt
-        low_ms, high_ms = self.dues.get(place, (due_ms, due_ms))
-        self.dues[place] = min(low_ms, due_ms), max(high_ms, due_ms)
+        low_ms, high_ms = self.dues.get(place, (due_ms, 0))
+        self.dues[place] = min(low_ms, due_ms), max(high_ms, due_ms) if is_said else high_ms
 
     def _check_due(self, key: AppKey, found: list[Delivered], at_ms: int) -> None:
         """I12: no retry is early, and each follows a failure."""
@@ -164,7 +164,7 @@ class Deliveries:
                 violate("I12", f"{key}: attempt {one.attempt} of {one}, and nobody made the one before")
             elif now_ms < due[0]:
                 violate("I12", f"{key}: {one} came {due[0] - now_ms} ms early")
-            else:
+            elif due[1]:  # else nobody knows when it was over
                 self.counts[f"retry late {lateness(now_ms - due[1])}"] += 1
 
     def say(self, key: AppKey, said: Iterable[Said], now_ms: int) -> None:
@@ -181,7 +181,7 @@ class Deliveries:
             if outcome == 2:
                 home.asked_dead.add(one.home_index)
             pause_ms = after_ms if after_ms >= 0 else rules.pause_ms(one.attempt)
-            self._due_by(key, one, self.guarded(now_ms) + pause_ms)
+            self._due_by(key, one, self.guarded(now_ms) + pause_ms, is_said=True)
 
     def stuck(self, key: AppKey, asked: Asked, said: Said, sent_ms: int, now_ms: int) -> None:
         """It surely failed, and others wait for it: it may not come again before its pause is over."""

@@ -51,6 +51,7 @@ class History(Deliveries):
         self.cancelled: set[int] = set()  # payloads that an operator may have cancelled
         self.surely_cancelled: dict[int, int] = {}  # and was told so, when
         self.first_seen_ms: dict[int, int] = {}  # when a payload that had to wait was seen first
+        self.stored_ms = 0  # when what is being read was stored, by wall time
         self.lost_tails: list[tuple[int, dict[PartitionKey, int]]] = []  # power losses: when, and what was visible
         self.losses_ms: list[int] = []  # when what was in memory may have been lost
         self.dropped: set[str] = set()  # topics that are gone, or may be
@@ -150,7 +151,8 @@ class History(Deliveries):
             violate("I12", f"message {number}, at index {index}, came {send.due_ms - now_ms} ms early: {send}")
         if number not in self.first_seen_ms:
             self.first_seen_ms[number] = now_ms
-            self.counts[f"delay late {lateness(now_ms - send.due_latest_ms)}"] += 1
+            if not self.counts["fault clock jump"]:
+                self.counts[f"delay late {lateness(self.stored_ms - send.due_latest_ms)}"] += 1
 
     def may_cancel(self, bodies: Iterable[bytes]) -> list[int]:
         """An operator cancels what waits; the numbers of its messages."""

@@ -240,7 +240,7 @@ class Host:
         owners = {one.number: (one.topic, one.app) for one in metadata.subscriptions.values()}
         durable: dict[AppKey, int] = {
             (*owners[number], partition): index
-            for (number, partition), index in self._ledgered.durable_acks.items()
+            for (number, partition), index in self._ledgered.least_acks.items()
             if number in owners
         }
         self._history.power_lost(now_ms, visible, durable)

@@ -140,6 +140,11 @@ class Ledgered:
         return found + self._refused if is_power_lost or self._is_refused_last else found
 
     @property
-    def durable_acks(self) -> AckState:
-        """The ack indexes that no power loss can take back."""
-        return {key: index for key, (index, _) in self._moments[0][1]["acks"].items()} if self._moments else {}
+    def least_acks(self) -> AckState:
+        """How far a power loss may take each ack index back: to what is durable, or to where a later seek put it."""
+        if not self._moments:
+            return {}
+        found: AckState = {key: index for key, (index, _) in self._moments[0][1]["acks"].items()}
+        for _, moment in self._moments[1:]:
+            found = {key: min(index, moment["acks"].get(key, (0,))[0]) for key, index in found.items()}
+        return found
