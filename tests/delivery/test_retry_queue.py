@@ -34,7 +34,7 @@ class RetryQueueModel(RuleBasedStateMachine):
 
     @rule(consumer=CONSUMERS, lease_ms=st.integers(1, 40))
     def lend(self, consumer, lease_ms):
-        number = self.queue.take_due(self.now_ms, 0)
+        number = self.queue.take_due(self.now_ms)
         ready = {one for one, due_ms in self.due.items() if due_ms <= self.now_ms}
         if number is None:
             assert not ready, "one is due, and none comes"
@@ -84,18 +84,7 @@ def test_it_begins_with_rows_of_which_none_is_lent():
     rows = [Retry(number, 1, 1, 0, number, 0, 1, due_ms, 0, "") for number, due_ms in ((1, 30), (2, 10))]
     queue = RetryQueue(rows)
     assert queue.lent_count == 0
-    assert [queue.take_due(30, 0) for _ in range(3)] == [2, 1, None]
-
-
-def test_a_new_one_is_not_lent_before_it_is_durable():
-    queue = RetryQueue()
-    queue.put(1, 10, position=500)
-    assert queue.take_due(10, 499) is None
-    queue.put(1, 12)
-    assert queue.take_due(12, 499) is None, "still"
-    assert queue.take_due(12, 500) == 1
-    queue.put(1, 20)
-    assert queue.take_due(20, 0) == 1, "it was"
+    assert [queue.take_due(30) for _ in range(3)] == [2, 1, None]
 
 
 def test_old_entries_do_not_pile_up():

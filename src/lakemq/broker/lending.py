@@ -157,7 +157,7 @@ class Lender:
             count = 1
         now_ms = self._clock.read(now)
         while len(blocks) < count and size < bytes_max:
-            retry_id = lending.retries.take_due(now_ms, self._group.journal.synced_position)
+            retry_id = lending.retries.take_due(now_ms)
             if retry_id is None:
                 break
             row = self._ledger.state.retries.get(retry_id)

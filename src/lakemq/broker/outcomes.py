@@ -174,7 +174,7 @@ class Outcomes:
         queue = whose.retries
         for entry in entries:
             if isinstance(entry, Retry):
-                queue.put(entry.id, entry.due_ms, end if entry.id not in before else 0)
+                queue.put(entry.id, entry.due_ms)
                 self._metrics.settled[whose.topic, whose.app, "retry"] += 1
             elif isinstance(entry, Retried):
                 queue.remove(entry.id)

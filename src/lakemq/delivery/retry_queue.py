@@ -17,7 +17,6 @@ class RetryQueue:
         self._heap: list[tuple[int, int]] = []  # (due, id); entries may be out of date
         self._lent: dict[int, tuple[int, int]] = {}  # id -> consumer, end of the lease (monotonic)
         self._ends: list[tuple[int, int]] = []  # (end, id); entries may be out of date
-        self._positions: dict[int, int] = {}  # of new ones: where the journal must be synced to before they are lent
         for row in rows:
             self.put(row.id, row.due_ms)
 
@@ -26,14 +25,9 @@ class RetryQueue:
         """How many are out."""
         return len(self._lent)
 
-    def put(self, retry_id: int, due_ms: int, position: int = 0) -> None:
-        """It waits until then; whoever had it has it no more.
-
-        A new one is not lent before the journal is synced to `position`: its id could come to mean another message.
-        """
+    def put(self, retry_id: int, due_ms: int) -> None:
+        """It waits until then; whoever had it has it no more."""
         self._lent.pop(retry_id, None)
-        if position:
-            self._positions[retry_id] = position
         self._due[retry_id] = due_ms
         heapq.heappush(self._heap, (due_ms, retry_id))
         if len(self._heap) > 2 * len(self._due) + 64:
@@ -44,7 +38,6 @@ class RetryQueue:
         """It is over."""
         self._due.pop(retry_id, None)
         self._lent.pop(retry_id, None)
-        self._positions.pop(retry_id, None)
 
     def next_due_ms(self) -> int | None:
         """When the first of those that wait is due."""
@@ -52,17 +45,12 @@ class RetryQueue:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def take_due(self, now_ms: int, synced_position: int) -> int | None:
+    def take_due(self, now_ms: int) -> int | None:
         """One that is due, for the caller to lend."""
         due_ms = self.next_due_ms()
         if due_ms is None or due_ms > now_ms:
             return None
-        retry_id = self._heap[0][1]
-        if self._positions:
-            if self._positions.get(retry_id, 0) > synced_position:
-                return None
-            self._positions.pop(retry_id, None)
-        heapq.heappop(self._heap)
+        retry_id = heapq.heappop(self._heap)[1]
         del self._due[retry_id]
         return retry_id
 
