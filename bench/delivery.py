@@ -6,6 +6,8 @@ delays: a million messages that wait, each due at its own time, sent beforehand.
 has it who waits for it, by the clock that all share; that none is early; what they cost in memory; and what a producer
 of other messages can send meanwhile, with a second broker where nothing waits as the baseline, in turns.
 
+acks and transactions: `bench/acks.py` and `bench/transactions.py`, which also run alone.
+
 A producer and a consumer of our own, over bare sockets, share the machine with the broker.
 """
 
@@ -15,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
+from acks import acks
 from client import APP, ORDERS, WRITE, Bare, Broker, ack_frame, bare_pipeline
 from lakemq.compression import Compression
 from lakemq.envelope import pack
@@ -24,6 +27,7 @@ from lakemq.wire.consume import FetchTopicMessage, TopicFetch
 from lakemq.wire.dialect import Dialect, Form
 from lakemq.wire.messages import MessageBlock
 from lakemq.wire.produce import ProduceMessage, TopicProduce
+from transactions import transactions
 
 from measure import Result, arguments, report
 
@@ -218,6 +222,8 @@ def main() -> None:
     else:
         results = delays(1_000_000, DUE_PER_SECOND, 8, 100_000)
         results += delays(1_000_000, 1_000_000 // 60, 8, 100_000)
+    results += acks(options.quick)
+    results += transactions(options.quick)
     report(results, options.json)
 
 

@@ -161,9 +161,9 @@ def blocking(broker: Broker, count: int) -> float:
         return per_second(count, work)
 
 
-def main() -> None:
-    options = arguments(__doc__ or "")
-    count, rounds = (3000, 3) if options.quick else (20_000, 5)
+def transactions(is_quick: bool) -> list[Result]:
+    """All ways to have one, each with its baseline."""
+    count, rounds = (3000, 3) if is_quick else (20_000, 5)
     broker = Broker()
     results: list[Result] = []
 
@@ -186,8 +186,9 @@ def main() -> None:
         add("bare socket, PREPARE, PRODUCE, COMMIT", lambda: documented(broker, count))
     finally:
         broker.stop()
-    report(results, options.json)
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    options = arguments(__doc__ or "")
+    report(transactions(options.quick), options.json)

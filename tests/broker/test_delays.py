@@ -744,3 +744,19 @@ class DelayingModel(RuleBasedStateMachine):
 
 TestDelaying = DelayingModel.TestCase
 TestDelaying.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+
+
+@pytest.mark.parametrize("app", ["shop", ""])
+def test_a_delayed_message_with_an_id_is_stored_once_even_after_a_kill(app):
+    life = make_broker(partitions=1)
+    peer = life.peer().consumes()
+    wish = {"DELIVER_AT": str(wall_ms(life) + 1000), "UNIQ_ID": "one"}
+    assert peer.produce(b"x", attributes=wish, app=app)[0] == 0
+    life.kill()
+    peer = life.peer().consumes()
+    assert peer.produce(b"x", attributes=wish, app=app)[0] == 0
+    life.pass_ms(2000)
+    assert [peer.fetch(), peer.fetch()] == [[b"x"], []]
+    assert peer.produce(b"x", attributes=wish, app=app)[0] == 0, "nor when it has been released"
+    life.pass_ms(2000)
+    assert peer.fetch() == []

@@ -27,8 +27,8 @@ class RetriesModel(RuleBasedStateMachine):
     @rule(subscription=st.sampled_from(SUBSCRIPTIONS), index=st.integers(0, 3), position=st.sampled_from([100, 200]))
     def fail(self, subscription, index, position):
         row = row_of(self.retries.next_id, subscription, index=index, position=position)
-        before = dict(self.rows)
-        self.undos.append((self.retries.put(row), before))
+        before = dict(self.rows), self.next_id
+        self.undos.append((self.retries.put(row), *before))
         self.rows[row.id] = row
         self.next_id = row.id + 1
 
@@ -37,14 +37,14 @@ class RetriesModel(RuleBasedStateMachine):
     def fail_again(self, data, due_ms):
         row = self.rows[data.draw(st.sampled_from(sorted(self.rows)))]
         row = row._replace(attempts=row.attempts + 1, due_ms=due_ms)
-        before = dict(self.rows)
-        self.undos.append((self.retries.put(row), before))
+        before = dict(self.rows), self.next_id
+        self.undos.append((self.retries.put(row), *before))
         self.rows[row.id] = row
 
     @rule(number=st.integers(0, 12))
     def be_done(self, number):
-        before = dict(self.rows)
-        self.undos.append((self.retries.remove(number), before))
+        before = dict(self.rows), self.next_id
+        self.undos.append((self.retries.remove(number), *before))
         self.rows.pop(number, None)
 
     @rule(index=st.integers(0, 3))
@@ -61,8 +61,8 @@ class RetriesModel(RuleBasedStateMachine):
     @rule(count=st.integers(1, 3))
     def undo(self, count):
         for _ in range(min(count, len(self.undos))):
-            undo, self.rows = self.undos.pop()
-            undo()  # an id that was given stays given
+            undo, self.rows, self.next_id = self.undos.pop()
+            undo()
 
     @rule(kept=st.sets(st.sampled_from(SUBSCRIPTIONS)))
     def pack_and_restore(self, kept):

@@ -27,30 +27,33 @@ def ack_not_kept() -> None:
     """A consumer's ack is in force, and in no record."""
     from lakemq.broker.ledger import Ledger
 
-    def move_acks(self: Any, rows: Any, now_ms: int) -> int:
-        self.state.acks.apply(rows)
+    def settle(self: Any, entries: Any, now_ms: int) -> int:
+        for entry in entries:
+            self.state.settle(entry)
         return int(self.end_position)
 
-    Ledger.move_acks = move_acks  # type: ignore[method-assign]
+    Ledger.settle = settle  # type: ignore[method-assign]
 
 
 def ack_ahead() -> None:
     """An ack index goes one further than what was acked."""
     from lakemq.broker.ledger import Ledger
+    from lakemq.delivery.settlement import Acked
 
-    move_acks = Ledger.move_acks
+    settle = Ledger.settle
 
-    def move_further(self: Any, rows: Any, now_ms: int) -> int:
-        return move_acks(self, [row._replace(ack_index=row.ack_index + 1) for row in rows], now_ms)
+    def settle_further(self: Any, entries: Any, now_ms: int) -> int:
+        ahead = [one._replace(next_index=one.next_index + 1) if isinstance(one, Acked) else one for one in entries]
+        return settle(self, ahead, now_ms)
 
-    Ledger.move_acks = move_further  # type: ignore[method-assign]
+    Ledger.settle = settle_further  # type: ignore[method-assign]
 
 
 def uniq_id_forgotten() -> None:
     """A repeated send is stored again."""
     from lakemq.delivery.uniq import UniqIds
 
-    UniqIds.find = lambda self, key: None  # type: ignore[method-assign,assignment]
+    UniqIds.find = lambda self, key, now_ms=0: None  # type: ignore[method-assign,assignment]
 
 
 PLANTS: dict[str, Callable[[], None]] = {

@@ -829,7 +829,7 @@ def test_a_fetch_by_partition_may_name_many_places(speaker, connect, topic):
 
 
 @every_speaker
-def test_acks_may_come_in_any_order_but_not_with_a_gap_or_twice(speaker, consumer, topic):
+def test_acks_may_come_in_any_order_but_not_twice(speaker, consumer, topic):
     client = consumer(speaker)
     speaker.send(client, topic, *[b"%d" % n for n in range(4)], partition=1)
     speaker.receive(client, topic)
@@ -838,9 +838,13 @@ def test_acks_may_come_in_any_order_but_not_with_a_gap_or_twice(speaker, consume
         ((_, ((_, code),)),) = client.commit_ack([(topic, [(1, [(index, 0) for index in indexes])])])
         return code, speaker.ack_index(client, topic, 1)
 
-    assert ack(0, 2) == (140, 0)
     assert ack(0, 1, 1) == (140, 0)
-    assert ack(2, 0, 1) == (0, 3)
+    if speaker.name == "documented":  # each message on its own; the index moves over finished runs
+        assert ack(2) == (0, 0)
+        assert ack(1, 0) == (0, 3)
+    else:
+        assert ack(0, 2) == (140, 0)
+        assert ack(2, 0, 1) == (0, 3)
     assert ack(0, 1) == (0, 3)  # late, and no harm
     if speaker.name == "documented":  # what is not acked stays with its holder
         assert speaker.poll(client, topic, long_poll=0)[0] == []

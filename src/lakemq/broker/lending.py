@@ -258,6 +258,8 @@ class Lender:
         if wanted.tag_hashes is not None:
             first = self._skip_by_tag(lending, partition, first, end, wanted.tag_hashes, now)
             if first >= end:
+                if end < visible:
+                    loans.offer(partition)  # behind what was settled before there is more
                 return EMPTY, None
         slices = self._group.read(lending.topic_number, partition, first, min(count, end - first), bytes_max)
         if policy.delay_ms:

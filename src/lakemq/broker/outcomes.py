@@ -41,6 +41,13 @@ class Outcomes:
         self._config = config
         self._metrics = metrics
         self._clock = clock
+        # Of a turn that could not be written a consumer may have been lent a retry: its id is not given to another.
+        self._last_id = 0
+
+    @property
+    def next_retry_id(self) -> int:
+        """All below were given, though perhaps not written."""
+        return max(self._ledger.state.retries.next_id, self._last_id + 1)
 
     def failed(
         self,
@@ -69,7 +76,7 @@ class Outcomes:
                 )
             return entries
         now_ms = self._clock.read(now)
-        ids = count(state.retries.next_id + taken)
+        ids = count(self.next_retry_id + taken)
         for index, after_ms, reason in wishes:
             entries.append(
                 Retry(
@@ -174,6 +181,7 @@ class Outcomes:
         queue = whose.retries
         for entry in entries:
             if isinstance(entry, Retry):
+                self._last_id = max(self._last_id, entry.id)
                 queue.put(entry.id, entry.due_ms)
                 self._metrics.settled[whose.topic, whose.app, "retry"] += 1
             elif isinstance(entry, Retried):

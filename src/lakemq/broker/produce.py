@@ -17,7 +17,7 @@ from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.metrics import Metrics
 from lakemq.broker.sessions import Connection, ProduceRoute, Sessions
-from lakemq.broker.special import NOTHING, Specials
+from lakemq.broker.special import NOTHING, Specials, named
 from lakemq.broker.transacting import Transacting
 from lakemq.broker.waiters import Buffers, CommandReply, Reply, Waiters
 from lakemq.cluster.metadata import Topic
@@ -291,6 +291,8 @@ class Producing:
             stored.results = (ProduceResult(partition, -1, -1),) * block.count
             return
         if wishes.due_ms is not None:
+            if wishes.note is not None:
+                messages = named(messages, block.count, app)
             stored.end_position = self._delaying.put(
                 topic,
                 partition,

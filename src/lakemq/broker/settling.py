@@ -348,7 +348,7 @@ class Settling:
         for wish in wishes:
             row = retries.get(wish.number)
             if row is None or row.subscription != lending.number:
-                if 0 < wish.number < retries.next_id:
+                if 0 < wish.number < self._outcomes.next_retry_id:
                     continue  # a late double
                 raise AckError(f"there is no retry {wish.number}")
             holder = lending.retries.holder(row.id)

@@ -4,6 +4,7 @@ Only messages that say something of the kind come here (`produce_run.any_special
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from lakemq.attributes import EXPIRE, decode_attributes
@@ -12,7 +13,7 @@ from lakemq.broker.events import Now
 from lakemq.broker.ledger import SENDER_MARK, Ledger
 from lakemq.delivery.uniq import UNIQ_ID, Place, UniqKey, ids_of
 from lakemq.errors import BadParameterError, SerializationError
-from lakemq.record import Buffer, attributes_of, read_fields
+from lakemq.record import Buffer, attributes_of, read_fields, write_fields
 
 
 class Wishes(NamedTuple):
@@ -64,6 +65,16 @@ class Specials:
             key = topic, sender, uniq_id
             uniq_ids.add(key, Place(partition, index, end_position, now.wall_ms))
             self._ledger.undo_with(end_position, lambda key=key: uniq_ids.discard(key))  # type: ignore[misc]
+
+
+def named(messages: Buffer, count: int, app: str) -> bytearray:
+    """The messages, those that name no app with that one: a delay has no room for who sent it."""
+    parts = []
+    at = 0
+    for _ in range(count):
+        fields, at = read_fields(messages, at)
+        parts.append(write_fields(fields if fields.app else replace(fields, app=app.encode())))
+    return bytearray().join(parts)
 
 
 def _each(messages: Buffer, count: int) -> Iterator[tuple[dict[str, str], str]]:

@@ -37,21 +37,18 @@ class Retries:
         return self._rows.values()
 
     def put(self, row: Retry) -> Undo:
-        """One more, or one with another due time.
-
-        Its id is not given again even if this is undone: a consumer may have been told of it in the same turn, and its
-        ack must not be taken for that of another message.
-        """
-        before = self._rows.get(row.id)
+        """One more, or one with another due time."""
+        before, next_id = self._rows.get(row.id), self.next_id
         self._rows[row.id] = row
         self._ids.setdefault(row.subscription, {})[row.id] = None
-        self.next_id = max(self.next_id, row.id + 1)
+        self.next_id = max(next_id, row.id + 1)
 
         def undo() -> None:
             if before is not None:
                 self._rows[row.id] = before
             else:
                 self._drop(row)
+            self.next_id = next_id
 
         return undo
 

@@ -2,9 +2,8 @@
 
 The state is a fold over the journal. What it was after each record is kept here until that record is durable: after a
 kill a start finds the state of all that was written, after a power loss that of some moment since the last sync, and a
-turn that was refused may be there all the same (its outcome is unknown). Left out are the ids of sent messages, the
-partitions with messages that expire and the next id of a retry: they may be ahead after a refused turn, and do no harm
-by it.
+turn that was refused may be there all the same (its outcome is unknown). Left out are the ids of sent messages and the
+partitions with messages that expire: they may know too much after a refused turn, and do no harm by it.
 """
 
 from collections.abc import Mapping
@@ -34,6 +33,7 @@ def moment_of(state: State) -> Moment:
             if place.index or place.beyond
         },
         "retries": {row.id: row for row in retries.rows() if row.subscription in kept},
+        "next retry": retries.next_id,
         "dead": dict(dead._rows),
         "next dead": dead.next_id,
         "audit": tuple(dead.audit),
