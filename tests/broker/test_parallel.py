@@ -133,3 +133,18 @@ def test_a_batch_that_is_done_with_in_part_is_not_lent_twice():
     third.fetch(count=1)
     held = [index for one in lending.loans.leases(0) for run in one.open for index in range(*run)]
     assert len(held) == len(set(held))
+
+
+def test_behind_what_a_filter_leaves_out_and_what_is_done_with_there_is_more():
+    life = make_broker(partitions=1)
+    peer = life.peer().consumes()
+    for tag in ("red", "blue", "blue", "blue"):
+        peer.produce(tag.encode(), attributes={"TAGS": tag})
+    assert len(peer.fetch()) == 4
+    assert peer.ack([1]) == 0
+    life.kill()
+    life.ask("subscribe", topic="orders", app="shop", consumer={"filter": "blue"})
+    peer = life.peer().consumes()
+    assert peer.fetch() == [b"blue", b"blue"]
+    assert peer.ack([2, 3]) == 0
+    assert life.ack_index() == 4

@@ -58,7 +58,7 @@ def wire_values(value, form):
         return [leaf for each in value for leaf in wire_values(each, form)]
     if not is_dataclass(value):
         return [] if value is None else [value]
-    names = [field.name for field in fields(value)]
+    names = [field.name for field in fields(value) if field.metadata.get("on_wire", True)]
     skipped = _not_carried(value, form)
     return [leaf for name in names if name not in skipped for leaf in wire_values(getattr(value, name), form)]
 

@@ -5,6 +5,7 @@ F43: they die with messages in hand, ack late or twice. F44: some messages fail 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from lakemq.message import AckType
 from lakemq.testing.actor import ROLE_CODES, Client, Stage
@@ -246,7 +247,7 @@ class Consumer(Client):
     def _ack(self, key: AppKey, found: list[Delivered], *, then: Callable[[], None] | None = None) -> None:
         self._say(key, [Said(one) for one in found], then)
 
-    def _say(self, key: AppKey, said: list[Said], then: Callable[[], None] | None) -> None:
+    def _say(self, key: AppKey, said: list[Said], then: Callable[[], None] | None, tries: int = 3) -> None:
         """Tell the broker, with COMMIT_ACK if that has words for it."""
         history, stage = self.stage.history, self.stage
         sent_ms = stage.now_ms()
@@ -275,8 +276,11 @@ class Consumer(Client):
                 return
             if code in (0, 140, 184, 240):
                 then()
-            else:  # refused for now: as after a restart, the messages come again
-                self._later_on(stage.rng.randint(20, 100), "go on", then)
+            elif tries:  # refused for now
+                again = partial(self._say, key, said, then, tries - 1)
+                self._later_on(stage.rng.randint(20, 100), "say again", again)
+            else:
+                self.hang_up()
 
         self.ask(self._command(key, said), answered, over)
 
