@@ -1190,8 +1190,8 @@ PLANTED_BROKER = [
     PlantedBug("delay released twice", delivery.delay_released_twice, schedules_with(*DEATHS, where=has_delays)),
     PlantedBug("delay lost", delivery.delay_lost, schedules_with(where=has_delays)),
     PlantedBug(
-        "retry taken back and still queued",
-        delivery.retry_taken_back_and_still_queued,
-        schedules_with("disk full", "write error", count=150, where=has_retries),
+        "ack of a retry taken back and not queued again",
+        delivery.retry_taken_back_and_not_queued,
+        delivery.a_refused_ack_of_a_retry,
     ),
 ]

@@ -6,7 +6,7 @@ from broker.fix_broker import DOCUMENTED, FULL, JOYQUEUE, TINY, make_broker
 from lakemq.broker.references import ATTEMPT, ORIGIN_INDEX, ORIGIN_PARTITION
 from lakemq.delivery.retry_schedule import LEVELS_MS
 from lakemq.wire.own import Settle, Settlement, SettleOutcome, TopicSettlements
-from sim.planted_delivery import a_retry_acked_twice, leases_that_run_out
+from sim.planted_delivery import a_refused_ack_of_a_retry, a_retry_acked_twice, leases_that_run_out
 
 RETRIES = 32767
 both = pytest.mark.parametrize("dialect", [DOCUMENTED, JOYQUEUE], ids=lambda one: one.value)
@@ -106,6 +106,10 @@ def test_a_consumer_may_say_after_how_long():
     (again,) = got(peer)
     assert settle(peer, (RETRIES, again.index, RETRY, 0, "")) == [0]
     assert peer.fetch() == [b"0"], "at once"
+
+
+def test_F18_an_ack_that_is_not_written_brings_the_retry_again():
+    a_refused_ack_of_a_retry()
 
 
 def test_F18_the_id_of_a_retry_that_was_not_written_never_means_another_message():

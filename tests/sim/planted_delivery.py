@@ -3,7 +3,7 @@
 Each is what a careless change could do. Who must see it stands beside it there.
 """
 
-from broker.fix_broker import make_broker
+from broker.fix_broker import FULL, make_broker
 from lakemq.broker import outcomes, settling
 from lakemq.broker.delaying import Delaying
 from lakemq.broker.lending import Lender
@@ -214,7 +214,7 @@ def acks_taken_back_and_not_lent_again(patch):
     patch.setattr(settling, "_give_back", lambda loans, partition, runs: None)
 
 
-def retry_taken_back_and_still_queued(patch):
+def retry_taken_back_and_not_queued(patch):
     patch.setattr(outcomes, "partial", lambda *arguments: lambda: None)
 
 
@@ -251,6 +251,22 @@ def a_failure_said_twice() -> None:
     for _ in range(2):
         assert peer.ack(ids, partition=32767, kind=1) == 0
     assert [row.attempts for row in life.broker.ledger.state.retries.rows()] == [2]
+
+
+def a_refused_ack_of_a_retry() -> None:
+    """The disk is full when it comes: the message comes again (F18)."""
+    life = make_broker(partitions=1)
+    life.ask("subscribe", topic="orders", app="shop", consumer={"retry_first_ms": 10})
+    peer = life.peer().consumes()
+    peer.produce(b"first")
+    assert peer.fetch() == [b"first"]
+    assert peer.ack([0], kind=2) == 0
+    life.pass_ms(10)
+    ids = [one.index for one in peer.messages(peer.ask(peer.fetch_command()))]
+    life.disk.fail("write", FULL, path_contains="journal/", wrote=0)
+    assert peer.ack(ids, partition=32767) == 109
+    peer.pipe.hang_up()
+    assert life.peer().consumes().fetch() == [b"first"]
 
 
 def leases_that_run_out() -> None:

@@ -104,6 +104,7 @@ def test_a_calm_day_keeps_everything():
     history = simulation.history
     stored = {payload for seen in history.seen.values() for payload in seen.values()}
     sent = [send for send in history.sends if send.outcome != "failed" and send.code in (0, -1)]
+    sent = [send for send in sent if send.transaction < 0]  # those have rules of their own
     assert sent
     assert {one for send in sent for carrier in send.carriers for one in carrier.ids} <= stored
 

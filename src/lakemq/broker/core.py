@@ -137,7 +137,7 @@ class Broker:
         )
         self.consuming.leases_ended = self._settling.leases_ended
         self._transacting = Transacting(*shared)
-        self.delaying = Delaying(self.ledger, config, self.access, self.metrics, world.note, config.delays)
+        self.delaying = Delaying(self.ledger, config, self.access, self.metrics, world.note, config.delays, self.clock)
         self._producing = Producing(*shared, self._transacting, self.delaying)
         self._runs = Runs(self.ledger, config, self.access, self._producing, self._waiters, self.metrics)
         self._keeping = Keeping(self.ledger, config, world, self.references, self.delaying, self._transacting, now)

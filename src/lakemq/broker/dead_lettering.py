@@ -361,7 +361,7 @@ class DeadLettering:
                 position = self._keep(row, replace(message, attributes=lasting), now)
                 due_ms += _WRITTEN_BY_THEN_MS  # nobody can read it before
         retry = Retry(
-            state.retries.next_id,
+            self._outcomes.next_retry_id,
             subscription.number,
             topic.number,
             row.partition,

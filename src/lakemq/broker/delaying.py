@@ -88,6 +88,7 @@ class Delaying:
         metrics: Metrics,
         world_note: Callable[[str, str], None],
         limits: DelayLimits | None = None,
+        clock: GuardedClock | None = None,
     ) -> None:
         self._ledger = ledger
         self._group = ledger.group
@@ -95,7 +96,7 @@ class Delaying:
         self._metrics = metrics
         self._note = world_note
         self._limits = limits or config.delays
-        self._clock = GuardedClock()
+        self._clock = clock or GuardedClock()
         self.counts: defaultdict[str, int] = defaultdict(int)  # by what became of them
         self._reader = DelayReader(ledger, world_note, self.counts)
         self._block_rows = self._limits.block_rows

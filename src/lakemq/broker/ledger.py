@@ -127,12 +127,10 @@ class State:
     def settle(self, entry: Entry) -> Undo:
         """Put one entry of a SETTLE record in force."""
         if isinstance(entry, Acked):
-            undo = self.acks.settle(*entry)
-            if self.setbacks.has_ended:
-                self.setbacks.forget_below(entry[0], entry[1], self.acks.get(entry[0], entry[1]))
-            return undo
+            return self._acked(entry[0], entry[1], self.acks.settle(*entry))
         if isinstance(entry, AckedRuns):
-            return self.acks.settle_runs(entry.subscription, entry.partition, entry.runs)
+            undo = self.acks.settle_runs(entry.subscription, entry.partition, entry.runs)
+            return self._acked(entry.subscription, entry.partition, undo)
         if isinstance(entry, Retry):
             return self.retries.put(entry)
         if isinstance(entry, Retried):
@@ -148,6 +146,13 @@ class State:
         if isinstance(entry, LeaseEnded):
             return self.setbacks.ended(entry)
         return self._move(entry)
+
+    def _acked(self, subscription: int, partition: int, undo: Undo) -> Undo:
+        """An app has come further: leases that ran out before that count no more."""
+        if not self.setbacks.has_ended:
+            return undo
+        undo_both = [undo, self.setbacks.forget_below(subscription, partition, self.acks.get(subscription, partition))]
+        return lambda: _undo_all(undo_both)
 
     def _move(self, entry: Moved) -> Undo:
         """What refers to a message looks for it elsewhere."""

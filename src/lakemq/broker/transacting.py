@@ -516,7 +516,11 @@ class Transacting:
             self._end(connection.full_topic(command.topic), command.app, command.tx_id, outcome, now)
         except LakeMQError as error:
             self._metrics.errors[code_of(error)] += 1
-            answer(connection, header, ack(code_of(error)), now)
+            told = ack(code_of(error))
+            if isinstance(error, TransactionCommitError):  # the outcome that it tells of must last
+                self._park(connection, header, told, lambda error: ack(code_of(error)), now)
+            else:
+                answer(connection, header, told, now)
             return
         self._park(connection, header, ack(0), lambda error: ack(code_of(error)), now)
 

@@ -71,16 +71,18 @@ class Setbacks:
         """Whether any lease is known to have run out."""
         return bool(self._ended)
 
-    def forget_below(self, subscription: int, partition: int, index: int) -> None:
+    def forget_below(self, subscription: int, partition: int, index: int) -> Undo:
         """The app is past it."""
         key = subscription, partition
         ended = self._ended.get(key)
-        if ended:
-            left = {first: kept for first, kept in ended.items() if kept[0] > index}
-            if left:
-                self._ended[key] = left
-            else:
-                del self._ended[key]
+        if not ended:
+            return lambda: None
+        left = {first: kept for first, kept in ended.items() if kept[0] > index}
+        if left:
+            self._ended[key] = left
+        else:
+            del self._ended[key]
+        return lambda: self._ended.__setitem__(key, ended)
 
     def pack(self, kept: Container[int]) -> bytes:
         """Of these subscriptions."""

@@ -30,6 +30,7 @@ class SettleOutcome(IntEnum):
     RETRY = 1
     DEAD_LETTER = 2
 
+
 TRANSACT_NUMBER = 64
 
 
