@@ -772,10 +772,10 @@ def test_messages_are_read_back_when_they_are_not_in_memory_any_more():
     bodies = [bytes([65 + nth]) * 50 for nth in range(20)]
     for body in bodies:
         assert shop.put(tx_id, body) == 0
-    assert life.broker._transacting._cached_bytes <= 200
+    assert life.broker._transacting._parts.cached_bytes <= 200
     assert shop.commit(tx_id) == 0
     assert life.stored() == bodies
-    assert life.broker._transacting._cached_bytes == 0
+    assert life.broker._transacting._parts.cached_bytes == 0
 
 
 def test_a_transaction_outlives_the_segments_it_began_in():

@@ -171,8 +171,8 @@ def rolled_back_messages_stored(patch):
 
     def store_and_roll_back(self, transaction, now):
         topic = self._topic(transaction.topic)
-        for content in self._contents(transaction, range(len(transaction.parts))):
-            self._store(topic, transaction.app, content, pack_note(transaction.tx_id, ()), now)
+        for content in self._parts.contents(transaction, range(len(transaction.parts))):
+            self._parts.store(topic, transaction.app, content, pack_note(transaction.tx_id, ()), now)
         roll_back(self, transaction, now)
 
     patch.setattr(Transacting, "_roll_back", store_and_roll_back)

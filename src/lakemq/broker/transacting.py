@@ -5,11 +5,8 @@ transaction whose messages are all of one partition is committed by the very rec
 crash left out after a decision is stored by `finish`, before anybody is served.
 """
 
-import re
 import struct
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 from lakemq.attributes import DELAY_LEVEL, DELIVER_AT, decode_attributes
 from lakemq.broker.access import Access
@@ -19,6 +16,7 @@ from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.metrics import Metrics
 from lakemq.broker.sessions import Connection, Sessions
+from lakemq.broker.transaction_parts import MAY_BE_SPECIAL, Content, TransactionParts, walk
 from lakemq.broker.undecided import Undecided
 from lakemq.broker.waiters import Buffers, CommandReply, Reply, Waiters
 from lakemq.checksum import crc32
@@ -38,7 +36,7 @@ from lakemq.delivery.transactions import (
     pack_outcome,
     pack_put,
 )
-from lakemq.delivery.uniq import UNIQ_ID, Place, UniqKey
+from lakemq.delivery.uniq import UNIQ_ID
 from lakemq.errors import (
     BadParameterError,
     LakeMQError,
@@ -53,10 +51,9 @@ from lakemq.errors import (
     TransactionExistsError,
     TransactionNotFoundError,
 )
-from lakemq.record import BATCH_BIT, attributes_of, read_fields, scan
+from lakemq.record import attributes_of, read_fields, scan
 from lakemq.storage.disk import Buffer
 from lakemq.storage.journal_record import HEADER_BYTES, RecordType
-from lakemq.storage.partition_group import MESSAGE_COUNT_MAX
 from lakemq.wire.commands import Ack
 from lakemq.wire.header import MAGIC, Header
 from lakemq.wire.messages import MessageBlock
@@ -79,22 +76,8 @@ from lakemq.wire.produce import (
 from lakemq.wire.produce_run import any_special
 
 _LISTED_MAX = 1000  # in one answer
-_JOINED_BYTES_MAX = 1 << 20  # parts of one partition become one record up to this size
 _FINISH_EVERY_MS = 1000
 _TRANSACT_ACK = struct.Struct(">iIBBibqBhi")  # a response's header without an error, and a code
-_MAY_BE_SPECIAL = re.compile(rb"UNIQ_ID|DELIVER_AT|DELAY_LEVEL|EXPIRE|\\")
-_UNIQ_MARK = UNIQ_ID.encode()
-
-
-class _Content(NamedTuple):
-    """Messages of one partition that are stored by one record, and which parts of their transaction they are."""
-
-    partition: int
-    message_count: int
-    index_count: int
-    messages: Buffer
-    address: bytes
-    numbers: list[int]
 
 
 class _TransactReply(Reply):
@@ -161,8 +144,7 @@ class Transacting:
         self._metrics = metrics
         self._transactions = ledger.state.transactions
         self._undecided = Undecided(ledger, config, self._limits, access, metrics)
-        self._cache: OrderedDict[tuple[int, int], Buffer] = OrderedDict()  # by position and offset
-        self._cached_bytes = 0
+        self._parts = TransactionParts(ledger, metrics, self._limits.cache_bytes_max)
         self._finished_ms = 0
 
     # --- commands ----------------------------------------------------------------------------------------------
@@ -278,13 +260,13 @@ class Transacting:
         """Write the parts that are still needed again, so that what is before that position may go."""
         for tx_id, number, part in self._transactions.carry(before_position):
             try:
-                messages = self._messages_of(part)
+                messages = self._parts.messages_of(part)
             except ReadError:  # damaged: it holds its segment until its transaction is over
                 continue
             payload, offset = pack_carried(tx_id, number, part, messages)
             start, end = self._ledger.append(RecordType.TRANSACTION, payload, now.wall_ms)
             self._ledger.undo_with(end, self._transactions.move(tx_id, number, start, offset))
-            self._forget_cached(part)
+            self._parts.forget(part)
 
     # --- beginning and filling ---------------------------------------------------------------------------------
 
@@ -361,7 +343,7 @@ class Transacting:
         for (partition, message_count, index_count, messages), offset in zip(new_parts, offsets, strict=True):
             part = Part(partition, message_count, index_count, len(messages), start, offset, address)
             parts.append(part)
-            self._keep_cached(part, view[offset : offset + part.size], end)
+            self._parts.keep(part, view[offset : offset + part.size], end)
         if parts or transaction_id or number != UNNUMBERED:
             undo = self._transactions.put(tx_id, parts, transaction_id, is_numbered=number != UNNUMBERED)
             self._ledger.undo_with(end, undo)
@@ -403,8 +385,8 @@ class Transacting:
         if commits and len(parts) == 1:
             owner = owner_of(topic.number, app)
             note = pack_note(tx_id, (), owner, now.wall_ms, app=app, commits=True)
-            content = _Content(*parts[0], address, [])
-            end = self._store(topic, app, content, note, now)
+            content = Content(*parts[0], address, [])
+            end = self._parts.store(topic, app, content, note, now)
             self._ledger.undo_with(end, self._transactions.commit_whole(tx_id, owner, now.wall_ms))
             return
         if commits:
@@ -437,7 +419,7 @@ class Transacting:
         ]
         transaction = Transaction(tx_id, topic.number, app, now.wall_ms, timeout_ms, parts=rows)
         self._ledger.undo_with(end, self._transactions.commit_new(transaction, now.wall_ms))
-        contents = [_Content(*part, address, [number]) for number, part in enumerate(parts)]
+        contents = [Content(*part, address, [number]) for number, part in enumerate(parts)]
         self._deliver_all(topic, transaction, contents, now)
 
     def _go_on(
@@ -493,7 +475,7 @@ class Transacting:
         """Messages, their number and that of their indexes, without those whose ids are known."""
         kept: list[Buffer] = []
         view = memoryview(messages)
-        for key, indexes, start, end in _walk(topic.number, app, messages):
+        for key, indexes, start, end in walk(topic.number, app, messages):
             if key is not None and self._ledger.state.uniq_ids.find(key, now.wall_ms) is not None:
                 index_count -= indexes
             else:
@@ -553,16 +535,16 @@ class Transacting:
         _, end = self._ledger.append(RecordType.TRANSACTION, payload, now.wall_ms, topic=transaction.topic)
         self._decide(transaction, Outcome.ROLLED_BACK, end, now)
         for part in transaction.parts:
-            self._forget_cached(part)
+            self._parts.forget(part)
 
     def _commit(self, transaction: Transaction, now: Now) -> None:
         topic = self._topic(transaction.topic)
         assert topic is not None, "whoever asks has named it"
-        contents = list(self._contents(transaction, range(len(transaction.parts))))
+        contents = list(self._parts.contents(transaction, range(len(transaction.parts))))
         if len(contents) == 1:
             app = transaction.app
             note = pack_note(transaction.tx_id, (), transaction.owner, now.wall_ms, app=app, commits=True)
-            end = self._store(topic, app, contents[0], note, now)
+            end = self._parts.store(topic, app, contents[0], note, now)
             undo = self._transactions.commit_whole(transaction.tx_id, transaction.owner, now.wall_ms)
             self._decided(transaction, undo, end, now)
         else:
@@ -572,7 +554,7 @@ class Transacting:
             self._decide(transaction, Outcome.COMMITTED, end, now)
             self._deliver_all(topic, transaction, contents, now)
         for part in transaction.parts:
-            self._forget_cached(part)
+            self._parts.forget(part)
 
     def _decide(self, transaction: Transaction, outcome: Outcome, end: int, now: Now) -> None:
         self._decided(transaction, self._transactions.decide(transaction.tx_id, outcome, now.wall_ms), end, now)
@@ -595,65 +577,11 @@ class Transacting:
 
     # --- storing -----------------------------------------------------------------------------------------------
 
-    def _contents(self, transaction: Transaction, numbers: Sequence[int]) -> Iterator[_Content]:
-        """The messages of these parts, those of one partition together."""
-        lots: dict[int, list[tuple[int, Part]]] = {}
-        for number in numbers:
-            part = transaction.parts[number]
-            lots.setdefault(part.partition, []).append((number, part))
-        for partition, lot in lots.items():
-            waiting: list[tuple[int, Part]] = []
-            for number, part in lot:
-                if waiting and not _may_join([one for _, one in waiting], part):
-                    yield self._joined(partition, waiting)
-                    waiting = []
-                waiting.append((number, part))
-            yield self._joined(partition, waiting)
-
-    def _joined(self, partition: int, lot: list[tuple[int, Part]]) -> _Content:
-        parts = [part for _, part in lot]
-        pieces = [self._messages_of(part) for part in parts]
-        return _Content(
-            partition,
-            sum([part.message_count for part in parts]),
-            sum([part.index_count for part in parts]),
-            pieces[0] if len(pieces) == 1 else b"".join(pieces),
-            parts[0].address,
-            [number for number, _ in lot],
-        )
-
-    def _deliver_all(self, topic: Topic, transaction: Transaction, contents: list[_Content], now: Now) -> None:
+    def _deliver_all(self, topic: Topic, transaction: Transaction, contents: list[Content], now: Now) -> None:
         for content in contents:
             note = pack_note(transaction.tx_id, content.numbers, app=transaction.app)
-            end = self._store(topic, transaction.app, content, note, now)
+            end = self._parts.store(topic, transaction.app, content, note, now)
             self._ledger.undo_with(end, self._transactions.deliver(transaction.tx_id, content.numbers))
-
-    def _store(self, topic: Topic, app: str, content: _Content, note: bytes, now: Now) -> int:
-        partition, message_count, index_count, messages, address, _ = content
-        first_index, _, end = self._ledger.append_messages(
-            topic.number,
-            partition,
-            messages,
-            message_count,
-            index_count,
-            now.wall_ms,
-            client_address=address,
-            note=note,
-        )
-        if _MAY_BE_SPECIAL.search(messages) is not None:
-            self._ledger.state.expiring.apply(topic.number, partition, messages)
-            index = first_index
-            for key, indexes, _, _ in _walk(topic.number, app, messages):
-                if key is not None:
-                    self._remember(key, Place(partition, index, end, now.wall_ms))
-                index += indexes
-        self._metrics.messages_in[topic.name] += index_count
-        self._metrics.bytes_in[topic.name] += len(messages)
-        return end
-
-    def _remember(self, key: UniqKey, place: Place) -> None:
-        self._ledger.state.uniq_ids.add(key, place)
-        self._ledger.undo_with(place.end_position, lambda: self._ledger.state.uniq_ids.discard(key))
 
     def _finish_rest(self, now: Now) -> None:
         self._finished_ms = now.monotonic_ms
@@ -674,36 +602,10 @@ class Transacting:
             self._transactions.drop_unfinished(tx_id)  # dropped since
             return
         numbers = [number for number in numbers if transaction.parts[number].partition < topic.partition_count]
-        self._deliver_all(topic, transaction, list(self._contents(transaction, numbers)), now)
+        self._deliver_all(topic, transaction, list(self._parts.contents(transaction, numbers)), now)
 
     def _topic(self, number: int) -> Topic | None:
         return next((topic for topic in self._ledger.metadata.topics.values() if topic.number == number), None)
-
-    # --- bytes in memory ---------------------------------------------------------------------------------------
-
-    def _messages_of(self, part: Part) -> Buffer:
-        cached = self._cache.get((part.position, part.offset))
-        if cached is not None:
-            return cached
-        _, payload = self._group.read_record(part.position)
-        return payload[part.offset : part.offset + part.size]
-
-    def _keep_cached(self, part: Part, messages: Buffer, end: int) -> None:
-        """What is not written yet must be here: it cannot be read back."""
-        key = part.position, part.offset
-        self._cache[key] = messages
-        self._cached_bytes += part.size
-        self._ledger.undo_with(end, lambda: self._forget_cached(part))
-        written = self._group.journal.written_position
-        while self._cached_bytes > self._limits.cache_bytes_max:
-            oldest = next(iter(self._cache))
-            if oldest[0] >= written:
-                return
-            self._cached_bytes -= len(self._cache.pop(oldest))
-
-    def _forget_cached(self, part: Part) -> None:
-        if self._cache.pop((part.position, part.offset), None) is not None:
-            self._cached_bytes -= part.size
 
     # --- answers -----------------------------------------------------------------------------------------------
 
@@ -736,17 +638,9 @@ class Transacting:
         )
 
 
-def _may_join(waiting: list[Part], part: Part) -> bool:
-    return (
-        part.address == waiting[0].address
-        and sum([one.size for one in waiting]) + part.size <= _JOINED_BYTES_MAX
-        and sum([one.message_count for one in waiting]) + part.message_count <= MESSAGE_COUNT_MAX
-    )
-
-
 def _check_messages(messages: Buffer, count: int) -> bool:
     """Whether any has an id; BadParameterError if one is to wait, which it cannot inside a transaction."""
-    if _MAY_BE_SPECIAL.search(messages) is None or not any_special(messages, 0, count, 0):
+    if MAY_BE_SPECIAL.search(messages) is None or not any_special(messages, 0, count, 0):
         return False
     has_id = False
     at = 0
@@ -770,20 +664,3 @@ def _check_keys(topic: Topic, messages: Buffer, partition: int) -> None:
         fields, at = read_fields(messages, at)
         if fields.business_id and crc32(fields.business_id) % topic.partition_count != partition:
             raise NotLeaderError(f"topic {topic.name!r} has {topic.partition_count} partitions: ask where it is")
-
-
-def _walk(topic: int, sender: str, messages: Buffer) -> Iterator[tuple[UniqKey | None, int, int, int]]:
-    """Of each message: the key of its id if it has one, how many indexes it takes, where it begins and ends."""
-    at = 0
-    while at < len(messages):
-        start = at
-        fields, at = read_fields(messages, at)
-        key = None
-        if _UNIQ_MARK in fields.attributes:
-            try:
-                uniq_id = decode_attributes(fields.attributes).get(UNIQ_ID)
-            except LakeMQError:  # not ours to refuse
-                uniq_id = None
-            if uniq_id:
-                key = topic, fields.app.decode(errors="replace") or sender, uniq_id
-        yield key, fields.flag if fields.system_code & BATCH_BIT else 1, start, at
