@@ -5,6 +5,7 @@ import pytest
 from broker.fix_broker import DOCUMENTED, FULL, JOYQUEUE, TINY, make_broker
 from lakemq.broker.references import ATTEMPT, ORIGIN_INDEX, ORIGIN_PARTITION
 from lakemq.delivery.retry_schedule import LEVELS_MS
+from lakemq.errors import WriteError
 from lakemq.wire.own import Settle, Settlement, SettleOutcome, TopicSettlements
 from sim.planted_delivery import a_refused_ack_of_a_retry, a_retry_acked_twice, leases_that_run_out
 
@@ -417,3 +418,24 @@ def test_retries_survive_many_segments():
     life.pass_ms(1000)
     peer = life.peer().consumes()
     assert peer.fetch() == [b"0"]
+
+
+def test_a_retry_whose_end_cannot_be_written_is_not_lost():
+    life = make_broker(partitions=1)
+    peer = life.peer().consumes()
+    peer.produce(b"x", attributes={"EXPIRE": str(life.engine.now().wall_ms + 500)})
+    peer.fetch()
+    peer.ack([0], kind=2)
+    life.pass_ms(1100)
+    settle = life.broker.ledger.settle
+
+    def refuse(entries, now_ms):
+        raise WriteError("no room")
+
+    life.broker.ledger.settle = refuse
+    assert peer.fetch() == []
+    life.broker.ledger.settle = settle
+    assert len(life.broker.ledger.state.retries) == 1
+    life.pass_ms(1100)
+    assert peer.fetch() == []
+    assert (len(life.broker.ledger.state.retries), len(life.broker.ledger.state.dead_letters)) == (0, 1)

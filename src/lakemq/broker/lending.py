@@ -36,6 +36,7 @@ from lakemq.wire.messages import EMPTY, MessageBlock, join
 Slices = list[RecordSlice]
 _ROUNDS_MAX = 32  # looks at partitions where all is left out, in one fetch
 _EVERYTHING = 1 << 62
+_WRITE_AGAIN_MS = 1000
 _TAGS_LOOKED_AT = 20_000  # entries of an index in one look
 
 filter_of = lru_cache(4096)(parse_filter)
@@ -167,22 +168,36 @@ class Lender:
                 lending.retries.put(retry_id, now_ms + 1)
                 continue
             try:
-                message, address = self._references.read(row.position, row.message_index)
-                if is_expired(encode_attributes(message.attributes), now_ms):
-                    self._outcomes.die(lending, row, "expired", "its EXPIRE has passed", now)
-                    continue
-                data = self._references.as_retry(message, row.id, row.attempts + 1)
-                block = MessageBlock(1, (data,), client_address=address)
-                if connection.dialect is Dialect.JOYQUEUE:
-                    block = join([block], Dialect.JOYQUEUE)
-            except LakeMQError as error:  # not to be read, or not to be given to this client
+                block = self._retry_block(connection, lending, policy, row, now)
+            except LakeMQError as error:  # what became of it cannot be written: it waits here
                 self._metrics.errors[code_of(error)] += 1
-                self._outcomes.try_again(lending, policy, row, f"it could not be handed out: {error}", now)
-                continue
-            lending.retries.lend(retry_id, connection.port.id, end_ms)
-            blocks.append(block)
-            size += len(block)
+                lending.retries.put(retry_id, now_ms + _WRITE_AGAIN_MS)
+                break
+            if block is not None:
+                lending.retries.lend(retry_id, connection.port.id, end_ms)
+                blocks.append(block)
+                size += len(block)
         return join(blocks, connection.dialect or Dialect.DOCUMENTED) if blocks else EMPTY
+
+    def _retry_block(
+        self, connection: Connection, lending: Lending, policy: ConsumerPolicy, row: Retry, now: Now
+    ) -> MessageBlock | None:
+        """A retry as this client takes it; None if it has expired, or cannot be handed out this time."""
+        try:
+            message, address = self._references.read(row.position, row.message_index)
+            is_over = is_expired(encode_attributes(message.attributes), self._clock.read(now))
+            data = self._references.as_retry(message, row.id, row.attempts + 1)
+            block = MessageBlock(1, (data,), client_address=address)
+            if connection.dialect is Dialect.JOYQUEUE:
+                block = join([block], Dialect.JOYQUEUE)
+        except LakeMQError as error:  # not to be read, or not to be given to this client
+            self._metrics.errors[code_of(error)] += 1
+            self._outcomes.try_again(lending, policy, row, f"it could not be handed out: {error}", now)
+            return None
+        if is_over:
+            self._outcomes.die(lending, row, "expired", "its EXPIRE has passed", now)
+            return None
+        return block
 
     # --- the next of a partition -----------------------------------------------------------------------------------
 
