@@ -131,10 +131,12 @@ def test_every_command_of_the_catalogue_is_answered_in_its_layout(speaker, conne
     else:
         assert refused_code(speaker, lambda: client.fetch_ack_index([(topic, [2])])) == 27
     assert speaker.ack_index(client, topic, 2) == 1  # 35
-    assert refused_code(speaker, lambda: client.prepare(topic, transaction_id="tx")) != 0  # 51
-    assert refused_code(speaker, lambda: client.commit(topic, "no-such-tx")) != 0  # 52
-    assert refused_code(speaker, lambda: client.rollback(topic, "no-such-tx")) != 0  # 53
-    assert refused_code(speaker, lambda: client.fetch_feedback(topic)) != 0 or client.fetch_feedback(topic)[0] == []
+    for end in (client.commit, client.rollback):  # 52, 53
+        tx_id, code = client.prepare(topic, transaction_id="tx")  # 51
+        assert (bool(tx_id), code) == (True, 0)
+        assert end(topic, tx_id) == 0
+        assert refused_code(speaker, lambda end=end: end(topic, "no-such-tx")) == 138
+    assert client.fetch_feedback(topic) == ([], 0)  # 54
     assert client.remove_producer([topic]) is None  # 6
     assert client.remove_consumer([topic]) is None  # 4
     assert client.remove_connection() is None  # 2
@@ -864,7 +866,8 @@ def test_an_ack_is_answered_for_every_topic_and_partition(speaker, connect, topi
     for name in (topic, topic, other):
         speaker.receive(client, name)
     answer = client.commit_ack([(topic, [(0, [(0, 0)]), (1, [(0, 0), (2, 0)])]), (other, [(2, [(0, 0)])])])
-    assert answer == [(topic, [(0, 0), (1, 140)]), (other, [(2, 0)])]
+    beyond = 184 if speaker.is_documented else 140  # JoyQueue's wants a run, and looks at that first
+    assert answer == [(topic, [(0, 0), (1, beyond)]), (other, [(2, 0)])]
 
 
 @every_speaker
