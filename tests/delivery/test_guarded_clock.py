@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakemq.broker.events import Now
 from lakemq.delivery.guarded_clock import GuardedClock
 from lakemq.testing.clock import START_WALL_MS, SimClock
 
@@ -140,3 +141,12 @@ def test_readings_keep_to_what_is_promised(moves):
         is_far = abs(clock.wall_ms() - now) >= 1000
         far_since = (far_since or clock.monotonic_ms()) if is_far else None
         last = now
+
+
+def test_milliseconds_that_begin_at_different_moments_make_nothing_early():
+    """Wall and monotonic time in microseconds, each told in whole milliseconds."""
+    for fraction in range(0, 1000, 50):
+        clock = GuardedClock()
+        for at_us in range(0, 200_000, 777):
+            wall_ms, monotonic_ms = (5_000_000_000 + at_us) // 1000, (fraction + at_us) // 1000
+            assert clock.read(Now(wall_ms, monotonic_ms)) <= wall_ms

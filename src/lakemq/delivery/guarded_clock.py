@@ -5,6 +5,9 @@ Not known here: where the time comes from. It is handed in with each reading, wa
 
 from typing import Protocol
 
+# Both times are told in whole milliseconds, which do not begin at the same moment: so far the two may seem to differ.
+# Then the earlier one counts, for nothing may happen before its time.
+_JITTER_MS = 2
 _SLEW = 16  # of so much time that passes, at most one part goes into following the wall clock
 
 
@@ -62,6 +65,8 @@ class GuardedClock:
         else:
             self._doubt(off_ms, monotonic_ms)
         guarded_ms = monotonic_ms + self._offset_ms
+        if -_JITTER_MS <= off_ms < 0:
+            guarded_ms = now.wall_ms
         if guarded_ms < self._last_ms - self._still_max_ms:
             self.steps_back += 1
         elif guarded_ms < self._last_ms:
