@@ -28,7 +28,7 @@ from lakemq.wire.produce_run import REQUEST_BYTES, cut_run, run_acks, run_refusa
 try:
     import lakemq._hot as _hot
 except ImportError:  # no compiler when it was installed
-    _hot = None  # type: ignore[assignment]
+    _hot = None  # type: ignore[assignment]  # its twin in Python is used
 
 Arrival = tuple[Connection, memoryview]
 Stored = tuple[int, int, int, int, bytes, bytes, bytes]

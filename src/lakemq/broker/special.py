@@ -5,6 +5,7 @@ Only messages that say something of the kind come here (`produce_run.any_special
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from lakemq.attributes import EXPIRE, decode_attributes
@@ -64,7 +65,7 @@ class Specials:
         for sender, uniq_id, _, index in ids_of(messages, app):
             key = topic, sender, uniq_id
             uniq_ids.add(key, Place(partition, index, end_position, now.wall_ms))
-            self._ledger.undo_with(end_position, lambda key=key: uniq_ids.discard(key))  # type: ignore[misc]
+            self._ledger.undo_with(end_position, partial(uniq_ids.discard, key))
 
 
 def named(messages: Buffer, count: int, app: str) -> bytearray:

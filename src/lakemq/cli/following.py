@@ -36,7 +36,7 @@ def _wait(api: "AdminApi", job: dict[str, Any]) -> dict[str, Any]:
     trouble = ""
     try:
         while job["state"] == "running":
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_LOOK_SECONDS)  # between two looks at a job that the broker works on
             job = api.get("jobs", str(job["id"]))
             progress.tell(job["done"])
             if job["trouble"] != trouble and job["state"] == "running":

@@ -3,6 +3,8 @@
 The compiled twin in `_hot.c` is used where it could be built; what is written here is the definition.
 """
 
+from functools import partial
+
 from lakemq.checksum import crc32
 from lakemq.record import Buffer, stamp
 from lakemq.storage.index import make_entries
@@ -12,65 +14,6 @@ try:
     import lakemq._hot as _hot
 except ImportError:  # no compiler when it was installed
     _hot = None  # type: ignore[assignment]
-
-
-def make_record_python(
-    messages: Buffer,
-    count: int,
-    partition: int,
-    first_index: int,
-    term: int,
-    now_ms: int,
-    topic: int,
-    position: int,
-    synced_position: int,
-    client_address: bytes,
-) -> tuple[bytes, bytes, int]:
-    """Header, index entries and next index of `count` scanned messages, which are stamped in place.
-
-    `position` is where the record will be in the journal, `synced_position` how much of that is synced by now.
-    """
-    return _make(
-        RecordType.MESSAGES,
-        messages,
-        count,
-        partition,
-        first_index,
-        term,
-        now_ms,
-        topic,
-        position,
-        synced_position,
-        client_address,
-    )
-
-
-def make_noted_record(
-    payload: Buffer,
-    count: int,
-    partition: int,
-    first_index: int,
-    term: int,
-    now_ms: int,
-    topic: int,
-    position: int,
-    synced_position: int,
-    client_address: bytes,
-) -> tuple[bytes, bytes, int]:
-    """The same for messages behind a note (`journal_record.with_note`)."""
-    return _make(
-        RecordType.NOTED,
-        payload,
-        count,
-        partition,
-        first_index,
-        term,
-        now_ms,
-        topic,
-        position,
-        synced_position,
-        client_address,
-    )
 
 
 def _make(
@@ -86,6 +29,10 @@ def _make(
     synced_position: int,
     client_address: bytes,
 ) -> tuple[bytes, bytes, int]:
+    """Header, index entries and next index of `count` scanned messages, which are stamped in place.
+
+    `position` is where the record will be in the journal, `synced_position` how much of that is synced by now.
+    """
     length = HEADER_BYTES + len(payload)
     start = note_bytes(kind, payload)
     next_index = stamp(payload, start, count, partition, first_index, term, now_ms)
@@ -108,4 +55,6 @@ def _make(
     return pack_header(header, position), entries, next_index
 
 
+make_record_python = partial(_make, RecordType.MESSAGES)
+make_noted_record = partial(_make, RecordType.NOTED)  # messages behind a note (`journal_record.with_note`)
 make_record = _hot.make_record if _hot is not None else make_record_python
