@@ -399,14 +399,16 @@ def run(seed, frames):
     try:
         for number in range(frames):
             data = mutate(rng)
-            signal.setitimer(signal.ITIMER_PROF, ONE_FRAME_S_MAX)  # processor time: others may be busy too
             try:
-                try_frame(data, rng, report.counts)
+                signal.setitimer(signal.ITIMER_PROF, ONE_FRAME_S_MAX)  # processor time: others may be busy too
+                try:
+                    try_frame(data, rng, report.counts)
+                finally:
+                    signal.setitimer(signal.ITIMER_PROF, 0)  # in here, so that a late alarm is this frame's too
             except Exception:
                 report.failures.append(f"seed {seed} frame {number}: {data.hex()}\n{traceback.format_exc()}")
             report.frames += 1
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, previous)
     report.growth_bytes = _peak_bytes() - before
     return report
