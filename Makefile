@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # One stamp per set of files, so that a second run has nothing to install.
 BASE   := $(VENV)/.installed-base
 DEV    := $(VENV)/.installed-dev
-SOURCES_OF_BUILD := pyproject.toml setup.py src/lakemq/_hot.c src/lakemq/_poll.c
+SOURCES_OF_BUILD := pyproject.toml setup.py $(wildcard src/lakemq/*.c src/lakemq/*.h)
 
 .PHONY: demo test quick format lint types layers check bench fuzz sim faults clean help
 

@@ -8,7 +8,13 @@ from setuptools import Extension, setup
 
 setup(
     ext_modules=[
-        Extension(f"lakemq.{name}", [f"src/lakemq/{name}.c"], extra_compile_args=["-O2"], optional=True)
-        for name in ("_hot", "_poll")
+        Extension(
+            f"lakemq.{name}",
+            [f"src/lakemq/{name}.c"],
+            depends=["src/lakemq/_message.h"],
+            extra_compile_args=["-O2"],
+            optional=True,
+        )
+        for name in ("_hot", "_poll", "_columns")
     ]
 )

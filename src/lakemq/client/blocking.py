@@ -19,6 +19,7 @@ from lakemq.client.address import Address, parse_url
 from lakemq.client.admin import AdminClient
 from lakemq.client.backoff import Random
 from lakemq.client.blocking_transaction import Transaction
+from lakemq.client.blocks import fetch_block
 from lakemq.client.channel import Connector, embedded
 from lakemq.client.config import Acks, ClientConfig, Compressions, Selector, SelectorName, Settings, make_config
 from lakemq.client.consumer import ConsumerCore, ConsumerSettings, filter_text
@@ -30,7 +31,7 @@ from lakemq.client.errors import BrokerUnreachableError, BufferFullError, Closed
 from lakemq.client.future import SendFuture
 from lakemq.client.handlers import LOCAL_RETRIES, Handler
 from lakemq.client.lanes import NOTHING_ELSE, Lanes
-from lakemq.client.offsets import Move, PartitionLag, Start
+from lakemq.client.offsets import Move, PartitionLag, Start, time_of
 from lakemq.client.outbox import Outbox
 from lakemq.client.outbox_file import OutboxFile
 from lakemq.client.outgoing import Body, Message, Tags, scheduled
@@ -48,6 +49,8 @@ from lakemq.client.system_clock import SystemClock
 from lakemq.client.transaction import Decision, TransactionCheck, TransactionCore, check_decision
 from lakemq.client.xa import Session
 from lakemq.clock import Clock
+from lakemq.wire.buffer import Buffer
+from lakemq.wire.own import PartitionRange
 
 H = TypeVar("H", bound=Callable[[Delivery], object])
 
@@ -409,6 +412,40 @@ class Client:
         """How far a group is behind, by partition."""
         name, app = self._producer.topic(topic), self._config.full_app(group)
         return self._here().call(lambda: start(offsets.lag(self._core, name, app)))
+
+    def ranges(
+        self, topic: str, group: str | None = None, *, at: datetime | str | None = None
+    ) -> dict[int, PartitionRange]:
+        """How far each partition reaches, where the group stands in it, and with `at` which offset a moment has."""
+        name, app = self._producer.topic(topic), self._config.full_app(group)
+        pump = self._here()
+        time_ms = None if at is None else time_of(at, self._clock.wall_ms())
+        deadline_ms = pump.now_ms() + self._config.timeout_ms
+        return pump.call(lambda: start(offsets.ranges(self._core, name, app, time_ms, deadline_ms)))
+
+    def commit(self, topic: str, targets: Mapping[int, int], group: str | None = None) -> None:
+        """Say that the group is done with all before these offsets, by partition."""
+        name, app = self._producer.topic(topic), self._config.full_app(group)
+        pump = self._here()
+        deadline_ms = pump.now_ms() + self._config.timeout_ms
+        pump.call(lambda: start(offsets.commit(self._core, name, app, targets, deadline_ms)))
+
+    def begin_block(
+        self, topic: str, partition: int, offset: int, count: int, group: str | None = None
+    ) -> Promise[Buffer]:
+        """Ask for stored messages as bytes, and go on; `await_block` gives them."""
+        name, app = self._producer.topic(topic), self._config.full_app(group)
+        pump = self._here()
+        pump.enter()
+        try:
+            return start(fetch_block(self._core, name, app, partition, offset, count))
+        finally:
+            pump.leave()
+
+    def await_block(self, block: Promise[Buffer]) -> Buffer:
+        """Bytes in the layout of `lakemq.record`; none at the end of a partition."""
+        self._pump.wait(block)
+        return block.result()
 
     # Handlers
 

@@ -1,6 +1,6 @@
 """Where partitions begin and end, where an app stands in them, and how to move it. Pure steps over the core."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from datetime import datetime
 from typing import NamedTuple
 
@@ -97,17 +97,19 @@ def seek(core: Core, topic: str, app: str, where: Start, only: int | None, is_dr
         if only is None or one.partition == only
     ]
     if not is_dry_run:
-        yield from _commit(core, topic, app, moves, deadline_ms)
+        yield from commit(core, topic, app, {move.partition: move.target for move in moves}, deadline_ms)
     return moves
 
 
-def _commit(core: Core, topic: str, app: str, moves: Iterable[Move], deadline_ms: int) -> Steps[None]:
+def commit(core: Core, topic: str, app: str, targets: Mapping[int, int], deadline_ms: int) -> Steps[None]:
+    """Set where an app stands, by partition."""
     route = yield from core.route(topic, app, deadline_ms)
     by_broker: dict[int, list[PartitionIndex]] = {}
-    for move in moves:
-        by_broker.setdefault(route.leaders[move.partition].id, []).append(PartitionIndex(move.partition, move.target))
+    for partition, target in targets.items():
+        by_broker.setdefault(route.leaders[partition].id, []).append(PartitionIndex(partition, target))
     for broker_id, indexes in by_broker.items():
         session = yield from core.connected(route.brokers[broker_id].address, SHARED, deadline_ms)
+        yield from core.introduced(session, AddConsumer, topic, app, deadline_ms)
         ack = yield core.ask(session, CommitAckIndex((TopicIndexes(topic, tuple(indexes)),), app), deadline_ms)
         for said in ack.topics:
             for one in said.partitions:

@@ -1,0 +1,62 @@
+"""What the archive is to fetch next: topics that are archived, how far the lake is, how far the broker. Driver side.
+
+A partition is named by the id of its topic as well, so that a topic made anew under an old name begins at 0.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from lakemq.pipeline.door import door
+from lakemq.pipeline.events import EVENTS_TOPIC
+from lakemq.pipeline.lake import EVENTS, MESSAGES, Lake, PartitionKey
+from lakemq.pipeline.options import Server
+
+_ID_MARK = "#"
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedTopic:
+    """A topic that the lake is to have."""
+
+    name: str
+    id: int
+
+    @property
+    def table(self) -> str:
+        return EVENTS if self.name == EVENTS_TOPIC else MESSAGES
+
+    @property
+    def tag(self) -> str:
+        """Its name in offsets that Spark keeps."""
+        return f"{self.name}{_ID_MARK}{self.id}"
+
+
+def read_tag(tag: str) -> ArchivedTopic:
+    """What `tag` gave."""
+    name, _, number = tag.rpartition(_ID_MARK)
+    return ArchivedTopic(name, int(number))
+
+
+def cluster_of(server: Server) -> dict[str, Any]:
+    """The broker's own account of itself: cluster id and topics."""
+    found: dict[str, Any] = door(server).inspect("cluster")
+    return found
+
+
+def archived_topics(server: Server, only: tuple[str, ...] = ()) -> list[ArchivedTopic]:
+    """The topics that are marked as archived; with `only`, those named, marked or not."""
+    topics = cluster_of(server)["topics"]
+    wanted = [one for one in topics if (one["name"] in only if only else one["is_archived"])]
+    return [ArchivedTopic(one["name"], one["number"]) for one in sorted(wanted, key=lambda one: one["name"])]
+
+
+def archived_positions(lake: Lake, topics: list[ArchivedTopic], counts: dict[str, int]) -> dict[str, dict[str, int]]:
+    """Where the archive goes on, in the shape of Spark's offsets; 0 where it has nothing."""
+    spans = lake.snapshot()
+    found: dict[str, dict[str, int]] = {}
+    for topic in topics:
+        positions = spans.positions(topic.table)
+        found[topic.tag] = {
+            str(p): positions.get(PartitionKey(topic.id, p), 0) for p in range(counts.get(topic.name, 1))
+        }
+    return found

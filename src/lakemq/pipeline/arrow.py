@@ -1,0 +1,226 @@
+"""Rows of messages as Arrow columns, only those that are wanted.
+
+What repeats is made once: attributes are read once for each different text of a block, and taken from there.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemq.attributes import TAGS as TAGS_NAME
+from lakemq.attributes import UNIQ_ID, decode_attributes
+from lakemq.errors import LakeMQError
+from lakemq.pipeline import schema
+from lakemq.pipeline.columns import Opened, Rows, crcs, gather
+
+DAMAGED = "LAKEMQ_DAMAGED"  # a header of messages that could not be opened
+_ATTEMPT = "LAKEMQ_ATTEMPT"
+_OURS = "LAKEMQ_"
+_TAG_SEPARATOR = ","
+_FIRST_ATTEMPT = 1
+
+
+class Columns:
+    """The columns of some opened messages of one partition, each made when it is asked for."""
+
+    def __init__(self, opened: Opened, topic: str, partition: int, topic_id: int = 0) -> None:
+        self._rows: Rows = opened.rows
+        self._arena = opened.arena
+        self._topic = topic
+        self._partition = partition
+        self._topic_id = topic_id
+
+    def batch(self, names: Sequence[str], types: pa.Schema = schema.SOURCE) -> pa.RecordBatch:
+        """Those columns, in that order."""
+        return pa.RecordBatch.from_arrays(
+            [_MAKE[name](self) for name in names], schema=pa.schema([types.field(name) for name in names])
+        )
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    # How each column is made
+
+    def key(self) -> pa.Array:
+        keys = self._part("key", pa.string())
+        is_none = self._rows["key_bytes"] == 0  # empty and none are the same on the wire
+        return keys if not is_none.any() else pc.if_else(pa.array(is_none), pa.scalar(None, pa.string()), keys)
+
+    def value(self) -> pa.Array:
+        return self._part("body", pa.binary())
+
+    def topic(self) -> pa.Array:
+        return pa.repeat(pa.scalar(self._topic, pa.string()), len(self))
+
+    def partition(self) -> pa.Array:
+        return pa.repeat(pa.scalar(self._partition, pa.int32()), len(self))
+
+    def offset(self) -> pa.Array:
+        return self._number("index", pa.int64())
+
+    def timestamp(self) -> pa.Array:
+        return _moments(self._rows["stored_ms"])
+
+    def send_time(self) -> pa.Array:
+        return _moments(self._rows["sent_ms"])
+
+    def headers(self) -> pa.Array:
+        return self._attributes.headers()
+
+    def tags(self) -> pa.Array:
+        own, shared = self._attributes, self._carriers
+        if not shared.has_any:
+            return own.tags()
+        own_tags = own.tags()
+        return pc.if_else(pc.equal(pc.list_value_length(own_tags), 0), shared.tags(), own_tags)
+
+    def app(self) -> pa.Array:
+        return self._part("app", pa.string())
+
+    def message_id(self) -> pa.Array:
+        places = pc.binary_join_element_wise(
+            f"{self._topic}/{self._partition}", pc.cast(self.offset(), pa.string()), "/"
+        )
+        given = self._attributes.uniq_ids()
+        return places if given is None else pc.coalesce(given, places)
+
+    def attempt(self) -> pa.Array:
+        found = self._attributes.attempts()
+        return pa.repeat(pa.scalar(_FIRST_ATTEMPT, pa.int32()), len(self)) if found is None else found
+
+    def priority(self) -> pa.Array:
+        return self._number("priority", pa.int8())
+
+    def flag(self) -> pa.Array:
+        return self._number("flag", pa.int16())
+
+    def term(self) -> pa.Array:
+        return self._number("term", pa.int32())
+
+    def topic_id(self) -> pa.Array:
+        return pa.repeat(pa.scalar(self._topic_id, pa.int32()), len(self))
+
+    def crc(self) -> pa.Array:
+        return pa.array(crcs(self._arena, self._rows))
+
+    def value_bytes(self) -> pa.Array:
+        return self._number("body_bytes", pa.int32())
+
+    # Inside
+
+    @cached_property
+    def _attributes(self) -> "_Attributes":
+        return _Attributes(self._part("attributes", pa.binary()), self._rows["is_damaged"] != 0)
+
+    @cached_property
+    def _carriers(self) -> "_Attributes":
+        return _Attributes(self._part("carrier", pa.binary()), None)
+
+    def _number(self, name: str, kind: pa.DataType) -> pa.Array:
+        return pa.array(np.ascontiguousarray(self._rows[name]), kind)
+
+    def _part(self, name: str, kind: pa.DataType) -> pa.Array:
+        is_text = kind == pa.string()
+        offsets, values, bad = gather(self._arena, self._rows, name, is_text)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
+        if not bad:
+            return pa.Array.from_buffers(kind, len(self), buffers)
+        # Messages inside a batch are not looked at by the broker: what is no text is shown as near as can be.
+        raw = pa.Array.from_buffers(pa.binary(), len(self), buffers)
+        return pa.array([value.decode("utf-8", "replace") for value in raw.to_pylist()], kind)
+
+
+class _Attributes:
+    """The attributes of many messages: each different text is read once."""
+
+    def __init__(self, texts: pa.Array, is_damaged: Any) -> None:
+        self._count = len(texts)
+        self._has_damage = is_damaged is not None and bool(is_damaged.any())
+        self.has_any = self._has_damage or texts.total_values_length > 0
+        if not self.has_any:
+            return
+        encoded = texts.dictionary_encode()
+        self._places = encoded.indices
+        self._read = [_read(text) for text in encoded.dictionary.to_pylist()]
+        if self._has_damage:  # the same texts once more, with the mark
+            marked = pc.add(self._places, len(self._read))
+            self._places = pc.if_else(pa.array(is_damaged), marked, self._places)
+            self._read += [{**entries, DAMAGED: "the body could not be opened"} for entries in self._read]
+
+    def headers(self) -> pa.Array:
+        if not self.has_any:
+            return _empty(schema.HEADERS, self._count)
+        shown = [[pair for pair in entries.items() if _is_header(pair[0])] for entries in self._read]
+        return pa.array(shown, schema.HEADERS).take(self._places)
+
+    def tags(self) -> pa.Array:
+        if not self.has_any:
+            return _empty(schema.TAGS, self._count)
+        texts = [entries.get(TAGS_NAME) for entries in self._read]
+        return pa.array([text.split(_TAG_SEPARATOR) if text else [] for text in texts], schema.TAGS).take(self._places)
+
+    def uniq_ids(self) -> pa.Array | None:
+        return self._value(UNIQ_ID, lambda text: text or None, pa.string())
+
+    def attempts(self) -> pa.Array | None:
+        return self._value(_ATTEMPT, _number_of, pa.int32())
+
+    def _value(self, name: str, read: Callable[[str], object], kind: pa.DataType) -> pa.Array | None:
+        if not self.has_any or not any(name in entries for entries in self._read):
+            return None
+        return pa.array([read(entries.get(name, "")) for entries in self._read], kind).take(self._places)
+
+
+def _read(text: bytes) -> dict[str, str]:
+    try:
+        return decode_attributes(text)
+    except LakeMQError as error:
+        return {DAMAGED: f"attributes: {error}"}
+
+
+def _is_header(name: str) -> bool:
+    return name == DAMAGED or (name not in (TAGS_NAME, UNIQ_ID) and not name.startswith(_OURS))
+
+
+def _number_of(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) < 10 else _FIRST_ATTEMPT
+
+
+def _empty(kind: pa.DataType, count: int) -> pa.Array:
+    """As many empty lists or maps."""
+    offsets = pa.py_buffer(np.zeros(count + 1, np.int32))
+    if pa.types.is_map(kind):
+        inside = pa.array([], pa.struct([kind.key_field, kind.item_field]))
+    else:
+        inside = pa.array([], kind.value_type)
+    return pa.Array.from_buffers(kind, count, [None, offsets], children=[inside])
+
+
+def _moments(milliseconds: Any) -> pa.Array:
+    return pa.array(milliseconds * 1000).view(schema.TIMESTAMP)
+
+
+_MAKE: dict[str, Callable[[Columns], pa.Array]] = {
+    "key": Columns.key,
+    "value": Columns.value,
+    "topic": Columns.topic,
+    "partition": Columns.partition,
+    "offset": Columns.offset,
+    "timestamp": Columns.timestamp,
+    "sendTime": Columns.send_time,
+    "headers": Columns.headers,
+    "tags": Columns.tags,
+    "app": Columns.app,
+    "messageId": Columns.message_id,
+    "attempt": Columns.attempt,
+    "priority": Columns.priority,
+    "flag": Columns.flag,
+    "term": Columns.term,
+    "topicId": Columns.topic_id,
+    "crc": Columns.crc,
+    "valueBytes": Columns.value_bytes,
+}

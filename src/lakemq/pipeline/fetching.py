@@ -1,0 +1,38 @@
+"""A range of a partition as Arrow batches: fetched block by block, taken apart in the task that wants it."""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from lakemq.pipeline import schema
+from lakemq.pipeline.arrow import Columns
+from lakemq.pipeline.columns import Opened, open_block
+from lakemq.pipeline.door import door
+from lakemq.pipeline.errors import DataLossError
+from lakemq.pipeline.options import Server
+from lakemq.pipeline.planning import Range
+
+
+def read_range(
+    server: Server, one: Range, names: Sequence[str], group: str = "", types: pa.Schema = schema.SOURCE
+) -> Iterator[pa.RecordBatch]:
+    """The messages of a range that is at the broker; each offset once, or an error."""
+    for opened in open_range(server, one, group):
+        yield Columns(opened, one.topic, one.partition, one.topic_id).batch(names, types)
+
+
+def open_range(server: Server, one: Range, group: str = "") -> Iterator[Opened]:
+    """The same as rows."""
+    broker, at = door(server), one.first
+    asked = broker.ask(one.topic, one.partition, at, one.end, group)
+    while at < one.end:
+        opened = open_block(broker.take(asked))
+        rows = opened.rows
+        first, count = int(rows["index"][0]), len(rows)
+        skip, stop = at - first, min(count, one.end - first)
+        if skip < 0 or first + count != opened.next_index or stop <= skip:
+            raise DataLossError(f"{one.topic}, partition {one.partition}: the block for offset {at} begins at {first}")
+        at = first + stop
+        if at < one.end:
+            asked = broker.ask(one.topic, one.partition, at, one.end, group)
+        yield opened if (skip, stop) == (0, count) else Opened(rows[skip:stop], opened.arena, at)

@@ -1,0 +1,90 @@
+"""A Spark session with what LakeMQ's jobs want of it, and clear words where Spark or Java is missing."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from lakemq.pipeline.errors import SparkMissingError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+VIEWS_DATABASE = "lake"
+JAVA_LEAST = 17
+_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
+
+# Without Hadoop's native library the defaults start a program (chmod, readlink) for every checkpoint file.
+_LOCAL_DISK = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+}
+_SETTINGS = {
+    # Views of all sessions have a database of their own; this is its name, so that `lake.orders` is one.
+    "spark.sql.globalTempDatabase": VIEWS_DATABASE,
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.log.level": "ERROR",
+}
+
+
+def check_java(environment: Mapping[str, str] = os.environ) -> str:
+    """The Java that Spark will run on; SparkMissingError if there is none, or one that is too old."""
+    home = environment.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java", path=environment.get("PATH"))
+    if not java or not os.path.exists(java):
+        where = f"JAVA_HOME is {home}, where there is none" if home else "there is none on the PATH"
+        raise SparkMissingError(f"Spark needs Java, and {where}", _INSTALL_JAVA)
+    try:
+        found = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except OSError as error:
+        raise SparkMissingError(f"Spark needs Java, and {java} does not run: {error}", _INSTALL_JAVA) from None
+    version = _VERSION.search(found.stderr + found.stdout)
+    if version is None:
+        raise SparkMissingError(f"Spark needs Java, and {java} does not say which it is", _INSTALL_JAVA)
+    number = int(version[2] or 0) if version[1] == "1" else int(version[1])
+    if number < JAVA_LEAST:
+        raise SparkMissingError(f"Spark needs Java {JAVA_LEAST} or later, and {java} is Java {number}", _INSTALL_JAVA)
+    return java
+
+
+_INSTALL_JAVA = "Install one, e.g. with `apt install openjdk-17-jre-headless`, or set JAVA_HOME."
+
+
+def check_spark() -> None:
+    """SparkMissingError where the extra is not installed or Java is not there."""
+    try:
+        import deltalake  # noqa: F401
+        import pyarrow  # noqa: F401
+        import pyspark  # noqa: F401
+    except ImportError as error:
+        raise SparkMissingError(
+            f"the data pipeline is not installed: {error}", "Install it with `pip install 'lakemq[spark]'`."
+        ) from None
+    check_java()
+
+
+def session(master: str = "", name: str = "lakemq", settings: Mapping[str, str] | None = None) -> "SparkSession":
+    """A session, or the one there is; `master` such as local[4] or spark://host:7077."""
+    check_spark()
+    from pyspark.sql import SparkSession
+
+    # The workers must be this Python: Spark would take whatever `python3` is first on the PATH.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost") if not master or master.startswith("local") else None
+    builder = SparkSession.builder.appName(name).master(master or "local[*,4]")
+    chosen = {**_SETTINGS, **(_LOCAL_DISK if not master or master.startswith("local") else {}), **(settings or {})}
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()

@@ -1,0 +1,193 @@
+"""Rows of Spark sent as messages: at least once, or with `exactlyOnce` once.
+
+Once: each task prepares its messages as transactions that nobody sees, and tells the driver their names. When all
+tasks are done the driver decides for those (`sink_log.py`) and commits them. A task that is run again makes new ones;
+what was prepared and is not part of the decision is rolled back. Prepared transactions do not time out.
+"""
+
+import hashlib
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from lakemq.client.blocking import Client
+from lakemq.client.outgoing import Message
+from lakemq.client.xa import Session, Xid
+from lakemq.errors import TransactionNotFoundError
+from lakemq.pipeline.door import door
+from lakemq.pipeline.errors import OptionError
+from lakemq.pipeline.options import SinkOptions
+from lakemq.pipeline.rows import check_rows, messages_of
+from lakemq.pipeline.sink_log import SinkLog
+
+_FORMAT = 0x5350  # xids with this number are the sink's
+_SEND_MANY = 2000
+_TRANSACTION_MESSAGES = 20_000
+_TRANSACTION_BYTES = 16 << 20
+
+
+@dataclass
+class Sent(WriterCommitMessage):
+    """What one task did: how many messages, and the names of its transactions with their topics."""
+
+    count: int
+    transactions: list[list[str]]  # topic, gtrid, bqual
+
+
+class _Sink:
+    """What batch and stream have in common."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        check_rows(schema, options.topic)
+        self.options = options
+        self.run_id = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+        rows = (row for batch in iterator for row in messages_of(batch, self.options.topic))
+        client = door(self.options.server).client
+        if not self.options.is_exactly_once:
+            return Sent(_send(client, rows, self.options.acks), [])
+        context = TaskContext.get()
+        assert context is not None, "Spark runs this inside a task"
+        query = context.getLocalProperty("sql.streaming.queryId") or self.run_id
+        batch = context.getLocalProperty("streaming.sql.batchId") or "0"
+        task = f"{context.partitionId()}.{context.taskAttemptId()}"
+        return prepare_messages(client, rows, self.options.name or query, batch, task)
+
+    def _commit(self, messages: list[WriterCommitMessage | None], query: str, batch: int) -> None:
+        if not self.options.is_exactly_once:
+            return
+        client = door(self.options.server).client
+        mine = [names for one in messages if isinstance(one, Sent) for names in one.transactions]
+        chosen = SinkLog(client, query).decide(batch, mine) if mine else []
+        _end(client, chosen, query, batch, {names[0] for names in mine})
+
+    def _abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Transactions of tasks that failed are rolled back with the next batch, or here."""
+        client = door(self.options.server).client
+        for one in messages:
+            for topic, gtrid, bqual in one.transactions if isinstance(one, Sent) else ():
+                _decide(client.session(topic), Xid(_FORMAT, gtrid, bqual), is_commit=False)
+
+
+class BatchSink(_Sink, DataSourceArrowWriter):
+    """`df.write.format("lakemq")`."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._commit(messages, self.options.name or self.run_id, 0)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._abort(messages)
+
+
+class StreamSink(_Sink, DataSourceStreamArrowWriter):
+    """`df.writeStream.format("lakemq")`."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        if options.is_exactly_once and not options.name:
+            raise OptionError(
+                "exactlyOnce needs a name that stays the same when the query is started again",
+                'Give option name, e.g. .option("name", "order_totals").',
+            )
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        self._commit(messages, self.options.name, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        self._abort(messages)
+
+
+def _send(client: Client, rows: Iterator[tuple[str, Message]], acks: str) -> int:
+    waiting: dict[str, list[Message]] = {}
+    count = 0
+    for topic, message in rows:
+        some = waiting.setdefault(topic, [])
+        some.append(message)
+        count += 1
+        if len(some) >= _SEND_MANY:
+            client.send_many(topic, waiting.pop(topic), acks=acks).raise_if_failed()  # type: ignore[arg-type]
+    for topic, some in waiting.items():
+        client.send_many(topic, some, acks=acks).raise_if_failed()  # type: ignore[arg-type]
+    return count
+
+
+def prepare_messages(
+    client: Client, rows: Iterator[tuple[str, Message]], query: str, batch: int | str, task: str = ""
+) -> Sent:
+    """Prepare messages for a query's batch: transactions of a bounded size, so that there may be more than memory."""
+    gtrid, task = _gtrid(query, batch), task or uuid.uuid4().hex[:16]
+    open_now: dict[str, tuple[Session, list[int]]] = {}  # by topic: with counts of messages and bytes
+    names: list[list[str]] = []
+    count = 0
+
+    def prepare(topic: str) -> None:
+        session, _ = open_now.pop(topic)
+        session.tpc_prepare()
+
+    for topic, message in rows:
+        if topic not in open_now:
+            session = client.session(topic)
+            names.append([topic, gtrid, f"{task}.{len(names)}"])
+            session.tpc_begin(Xid(_FORMAT, gtrid, names[-1][2]))
+            open_now[topic] = (session, [0, 0])
+        session, sizes = open_now[topic]
+        session.send_many([message])
+        sizes[0] += 1
+        sizes[1] += len(message.body)
+        count += 1
+        if sizes[0] >= _TRANSACTION_MESSAGES or sizes[1] >= _TRANSACTION_BYTES:
+            prepare(topic)
+    for topic in list(open_now):
+        prepare(topic)
+    return Sent(count, names)
+
+
+def _gtrid(query: str, batch: int | str) -> str:
+    number = batch if str(batch).isdigit() else _digest(str(batch))[:24]
+    return f"{_digest(query)}.{number}"
+
+
+def _digest(query: str) -> str:
+    """Names may be long, xids not."""
+    return hashlib.sha256(query.encode()).hexdigest()[:32]
+
+
+def _end(client: Client, chosen: list[list[str]], query: str, batch: int, more_topics: set[str]) -> None:
+    """Commit what was decided for, and roll back what is left of this query."""
+    commit_transactions(client, chosen)
+    for topic in more_topics | {names[0] for names in chosen}:
+        session = client.session(topic)
+        for xid in session.tpc_recover():
+            if _is_left(xid, query, batch):
+                _decide(session, xid, is_commit=False)
+
+
+def commit_transactions(client: Client, chosen: list[list[str]]) -> None:
+    """Commit those that are prepared still; the others are committed already."""
+    for topic in sorted({names[0] for names in chosen}):
+        session = client.session(topic)
+        wanted = {Xid(_FORMAT, gtrid, bqual) for to, gtrid, bqual in chosen if to == topic}
+        for xid in session.tpc_recover():
+            if xid in wanted:
+                _decide(session, xid, is_commit=True)
+
+
+def _is_left(xid: Xid, query: str, batch: int) -> bool:
+    digest, _, number = xid.gtrid.partition(".")
+    return xid.format_id == _FORMAT and digest == _digest(query) and number.isdigit() and int(number) <= batch
+
+
+def _decide(session: Session, xid: Xid, is_commit: bool) -> None:
+    try:
+        if is_commit:
+            session.tpc_commit(xid)
+        else:
+            session.tpc_rollback(xid)
+    except TransactionNotFoundError:  # somebody was here before
+        return

@@ -1,0 +1,98 @@
+"""LakeMQ for Spark programs: `from lakemq import spark as lm`.
+
+The source and sink need none of this: `spark.read.format("lakemq")` works in any session. Here are the jobs around
+them: the archive, views over live and archived messages, trace, replay and a session with good settings.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from lakemq.pipeline.options import Given, Server, read_server
+from lakemq.pipeline.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lakemq.pipeline.archiving import ArchiveProgress
+    from lakemq.pipeline.replaying import ReplayReport
+    from lakemq.pipeline.views import Views
+
+__all__ = ["archive", "open_views", "register_views", "replay", "session", "trace"]
+
+
+def _server(servers: str, app: str, token: str) -> Server:
+    given = {"servers": servers, "app": app, "token": token}
+    return read_server(Given({name: value for name, value in given.items() if value}))
+
+
+def archive(
+    spark: "SparkSession",
+    lake: str,
+    *,
+    topics: tuple[str, ...] = (),
+    servers: str = "",
+    every: str = "",
+    token: str = "",
+    **settings: Any,
+) -> "ArchiveProgress":
+    """Copy archived topics (or those named) into the lake, once each: up to now, or with `every` until stopped."""
+    from lakemq.pipeline.archiving import ARCHIVE_APP, Archive, ArchiveSettings
+
+    server = _server(servers, ARCHIVE_APP, token)
+    return Archive(spark, ArchiveSettings(server, lake, tuple(topics), every=every, **settings)).run()
+
+
+def open_views(spark: "SparkSession", lake: str = "", *, servers: str = "", app: str = "", token: str = "") -> "Views":
+    """Live and archived messages, events and delivery state as frames."""
+    from lakemq.pipeline import views
+
+    return views.open_views(spark, _server(servers, app, token), lake)
+
+
+def register_views(
+    spark: "SparkSession", lake: str = "", *, servers: str = "", app: str = "", token: str = ""
+) -> list[str]:
+    """Make the views `lake.<topic>`, `lake.messages`, `lake.events`, `lake.deliveries`, `lake.lag`; their names.
+
+    The database is called `lake` in a session from `lakemq.spark.session()`, or in any session with
+    `spark.sql.globalTempDatabase` set to it; elsewhere it is Spark's `global_temp`.
+    """
+    from lakemq.pipeline import views
+
+    return views.register_views(spark, _server(servers, app, token), lake)
+
+
+def trace(
+    spark: "SparkSession",
+    lake: str = "",
+    *,
+    message_id: str | None = None,
+    key: str | None = None,
+    start: Any = None,
+    end: Any = None,
+    servers: str = "",
+    app: str = "",
+    token: str = "",
+) -> "DataFrame":
+    """What happened to a message, to those of a key, or to those of a span of time: one row per step, in order."""
+    from lakemq.pipeline.transforms import timeline
+
+    found = open_views(spark, lake, servers=servers, app=app, token=token)
+    return timeline(found.meta, found.events, message_id=message_id, key=key, start=start, end=end)
+
+
+def replay(
+    frame: "DataFrame",
+    *,
+    to: str,
+    per_second: int = 0,
+    dry_run: bool = True,
+    id: str = "",
+    servers: str = "",
+    app: str = "",
+    token: str = "",
+) -> "ReplayReport":
+    """Send rows of `lake.<topic>` again, once each; without `dry_run=False` only say what would be sent."""
+    from lakemq.pipeline import replaying
+
+    server = _server(servers, app, token)
+    return replaying.replay(frame, server, to=to, per_second=per_second, dry_run=dry_run, id=id)
