@@ -1,0 +1,175 @@
+"""Stored messages as columns: what comes out is what a consumer would be given, message by message."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lakemq.pipeline.columns as columns
+from lakemq.attributes import encode_attributes
+from lakemq.compression import Compression
+from lakemq.envelope import pack, unpack_all
+from lakemq.errors import SerializationError
+from lakemq.message import BatchItem, BatchMessage, Message
+from lakemq.pipeline import schema
+from lakemq.pipeline.arrow import DAMAGED, Columns
+from lakemq.pipeline.columns import open_block
+from lakemq.record import FIXED_BYTES
+
+FORMS = [None] if columns._columns is None else [columns._columns, None]
+KINDS = st.sampled_from([Compression.NONE, Compression.LZ4, Compression.ZSTD, Compression.SNAPPY, Compression.ZLIB])
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+ATTRIBUTES = st.dictionaries(st.sampled_from(["TAGS", "UNIQ_ID", "a", "b c", "ü"]), TEXT, max_size=3)
+ITEMS = st.builds(
+    BatchItem, st.binary(max_size=60), TEXT, ATTRIBUTES, st.integers(-128, 127), st.integers(-32768, 32767)
+)
+FIELDS = {
+    "business_id": TEXT,
+    "attributes": ATTRIBUTES,
+    "priority": st.integers(-128, 127),
+    "app": st.sampled_from(["shop", "shop.billing", ""]),
+    "extension": st.binary(max_size=5),
+    "compression": KINDS,
+    "send_time_ms": st.integers(0, 1 << 42),
+    "store_time_ms": st.integers(0, 1 << 30),
+    "term": st.integers(0, 1 << 30),
+}
+MESSAGES = st.one_of(
+    st.builds(Message, body=st.binary(max_size=200), flag=st.integers(-32768, 32767), **FIELDS),
+    st.builds(BatchMessage, items=st.lists(ITEMS, min_size=1, max_size=5).map(tuple), **FIELDS),
+)
+
+
+@pytest.fixture(params=["compiled", "defined"])
+def form(request, monkeypatch):
+    """The compiled loops and their definition must do the same."""
+    if request.param == "defined":
+        monkeypatch.setattr(columns, "_columns", None)
+    elif columns._columns is None:
+        pytest.skip("lakemq._columns was not built: no compiler at install time")
+
+
+def block_of(messages, index=100):
+    """Some messages as a broker stores them, and the same one by one."""
+    data, alone = b"", []
+    for message in messages:
+        stored = pack_at(message, index)
+        data += stored
+        (value,) = unpack_all(stored)
+        some = value.messages() if isinstance(value, BatchMessage) else [value]
+        alone += [(one, value) for one in some]
+        index += len(some)
+    return data, alone
+
+
+def pack_at(message, index):
+    from dataclasses import replace
+
+    return pack(replace(message, partition=3, index=index))
+
+
+def rows_of(data, names=schema.SOURCE.names):
+    return Columns(open_block(data), "orders", 3, 7).batch(names).to_pylist()
+
+
+@settings(deadline=None)
+@given(messages=st.lists(MESSAGES, min_size=1, max_size=6))
+def test_every_message_is_a_row_as_a_consumer_would_see_it(messages):
+    data, alone = block_of(messages)
+    for compiled in FORMS:
+        with patch.object(columns, "_columns", compiled):
+            rows = rows_of(data)
+        assert len(rows) == len(alone)
+        for row, (one, carrier) in zip(rows, alone, strict=True):
+            attributes = dict(one.attributes)
+            tags = attributes.get("TAGS") or (carrier.attributes.get("TAGS") if one is not carrier else "") or ""
+            assert row["value"] == one.body
+            assert row["key"] == (one.business_id or None)
+            assert row["offset"] == one.index
+            assert row["partition"] == 3
+            assert row["app"] == one.app
+            assert row["priority"] == one.priority
+            assert row["flag"] == one.flag
+            assert row["term"] == one.term
+            assert row["tags"] == (tags.split(",") if tags else [])
+            assert dict(row["headers"]) == {k: v for k, v in attributes.items() if k not in ("TAGS", "UNIQ_ID")}
+            assert row["messageId"] == (attributes.get("UNIQ_ID") or f"orders/3/{one.index}")
+            assert int(row["sendTime"].timestamp() * 1000 + 0.5) == one.send_time_ms
+            stored = one.send_time_ms + one.store_time_ms
+            assert int(row["timestamp"].timestamp() * 1000 + 0.5) == stored
+
+
+@pytest.mark.usefixtures("form")
+def test_only_the_columns_asked_for_are_made_in_that_order():
+    data, _ = block_of([Message(body=b"a"), Message(body=b"b")])
+    batch = Columns(open_block(data), "orders", 3).batch(["offset", "value"])
+    assert batch.schema.names == ["offset", "value"]
+    assert batch.to_pylist() == [{"offset": 100, "value": b"a"}, {"offset": 101, "value": b"b"}]
+
+
+@pytest.mark.usefixtures("form")
+def test_the_next_index_is_behind_the_last_message_of_a_batch():
+    batch = BatchMessage(items=(BatchItem(b"a"), BatchItem(b"b"), BatchItem(b"c")))
+    data, _ = block_of([Message(body=b"x"), batch])
+    assert open_block(data).next_index == 104
+
+
+@pytest.mark.usefixtures("form")
+def test_a_body_that_cannot_be_opened_is_marked_and_the_others_are_not_lost():
+    good, bad = (
+        pack_at(Message(body=b"good"), 100),
+        bytearray(pack_at(Message(body=b"z" * 300, compression=Compression.LZ4), 101)),
+    )
+    bad[FIXED_BYTES : FIXED_BYTES + 4] = b"junk"
+    rows = rows_of(good + bytes(bad) + pack_at(Message(body=b"after"), 102))
+    assert [row["value"] for row in rows][::2] == [b"good", b"after"]
+    assert DAMAGED in dict(rows[1]["headers"])
+    assert rows[1]["value"].startswith(b"junk")  # as it was carried: nothing is thrown away
+
+
+@pytest.mark.usefixtures("form")
+def test_a_batch_that_cannot_be_opened_keeps_its_offsets():
+    batch = BatchMessage(items=tuple(BatchItem(b"%d" % n) for n in range(4)), attributes={"TAGS": "t"})
+    data = bytearray(pack_at(batch, 100))
+    data[FIXED_BYTES + 6 : FIXED_BYTES + 10] = b"\x7f\xff\xff\xff"  # the first item says it is very long
+    rows = rows_of(bytes(data) + pack_at(Message(body=b"after"), 104))
+    assert [row["offset"] for row in rows] == [100, 101, 102, 103, 104]
+    assert [row["value"] for row in rows[1:4]] == [b""] * 3
+    assert all(DAMAGED in dict(row["headers"]) for row in rows[:4])
+    assert rows[4]["value"] == b"after"
+
+
+@pytest.mark.usefixtures("form")
+def test_a_key_inside_a_batch_that_is_no_text_is_shown_as_near_as_can_be():
+    batch = BatchMessage(items=(BatchItem(b"a", "xy"), BatchItem(b"b", "ok")))
+    data = pack_at(batch, 100).replace(b"xy", b"\xff\xfe")
+    assert [row["key"] for row in rows_of(data)] == ["��", "ok"]
+
+
+@pytest.mark.usefixtures("form")
+def test_attributes_that_are_no_text_do_not_stop_a_read():
+    batch = BatchMessage(items=(BatchItem(b"a", "", {"h": "v"}),))
+    data = pack_at(batch, 100).replace(encode_attributes({"h": "v"}), b"h\xff\xff")
+    assert DAMAGED in dict(rows_of(data)[0]["headers"])
+
+
+@pytest.mark.usefixtures("form")
+@pytest.mark.parametrize("cut", [1, 20, 56, 60])
+def test_bytes_that_are_no_messages_are_an_error(cut):
+    data, _ = block_of([Message(body=b"abc", business_id="key")])
+    with pytest.raises(SerializationError):
+        open_block(data[:-cut])
+
+
+@pytest.mark.usefixtures("form")
+def test_no_messages_at_all_are_an_error():
+    with pytest.raises(SerializationError):
+        open_block(b"")
+
+
+@pytest.mark.usefixtures("form")
+def test_the_crc_is_that_of_the_value_not_of_what_was_carried():
+    import zlib
+
+    data, _ = block_of([Message(body=b"q" * 400, compression=Compression.ZSTD), Message(body=b"plain")])
+    found = Columns(open_block(data), "orders", 3).batch(["crc"], schema.MESSAGES).column("crc").to_pylist()
+    assert found == [zlib.crc32(b"q" * 400), zlib.crc32(b"plain")]
