@@ -1,5 +1,7 @@
 """Stored messages as columns: what comes out is what a consumer would be given, message by message."""
 
+from unittest.mock import patch
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
