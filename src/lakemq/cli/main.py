@@ -10,7 +10,22 @@ from typing import Annotated
 import typer
 
 from lakemq.cli import app as apps
-from lakemq.cli import bench, broker, config, dead, delay, doctor, group, job, message, retry, storage, topic
+from lakemq.cli import (
+    archive,
+    bench,
+    broker,
+    config,
+    dead,
+    delay,
+    doctor,
+    group,
+    job,
+    message,
+    query,
+    retry,
+    storage,
+    topic,
+)
 from lakemq.cli.failure import INTERRUPTED, describe, exit_code_of
 from lakemq.cli.options import OUTPUTS, Chosen, RootGroup, chosen
 from lakemq.errors import LakeMQError
@@ -98,6 +113,11 @@ app.add_typer(dead.app, name="dead")
 app.add_typer(retry.app, name="retry")
 app.add_typer(delay.app, name="delay")
 app.add_typer(job.app, name="job")
+app.add_typer(archive.app, name="archive")
+app.command()(query.sql)
+app.command()(query.trace)
+app.command()(query.replay)
+app.command()(query.report)
 app.add_typer(broker.app, name="broker")
 app.add_typer(storage.app, name="storage")
 app.add_typer(config.app, name="config")

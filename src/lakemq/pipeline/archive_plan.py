@@ -60,3 +60,38 @@ def archived_positions(lake: Lake, topics: list[ArchivedTopic], counts: dict[str
             str(p): positions.get(PartitionKey(topic.id, p), 0) for p in range(counts.get(topic.name, 1))
         }
     return found
+
+
+def told_positions(server: Server) -> dict[PartitionKey, int]:
+    """How far the broker was told that the lake is: it may have dropped what lies before."""
+    found: dict[PartitionKey, int] = {}
+    for topic in archived_topics(server):
+        for partition, reach in door(server).ranges(topic.name).items():
+            if reach.ack_index > 0:
+                found[PartitionKey(topic.id, partition)] = reach.ack_index
+    return found
+
+
+def archived_status(lake: Lake, server: Server) -> list[dict[str, Any]]:
+    """A row for each partition of an archived topic: how far the lake is, how far the broker."""
+    snapshot = lake.snapshot()
+    gaps: dict[PartitionKey, int] = {}
+    for gap in lake.gaps():
+        gaps[gap.key] = gaps.get(gap.key, 0) + gap.end - gap.first
+    rows = []
+    for topic in archived_topics(server):
+        positions = snapshot.positions(topic.table)
+        for partition, reach in door(server).ranges(topic.name).items():
+            key = PartitionKey(topic.id, partition)
+            archived = positions.get(key, 0)
+            rows.append(
+                {
+                    "topic": topic.name,
+                    "partition": partition,
+                    "archived": archived,
+                    "end": reach.visible_index,
+                    "behind": max(reach.visible_index - archived, 0),
+                    "missing": gaps.get(key, 0),
+                }
+            )
+    return rows

@@ -7,6 +7,7 @@ decides nothing. After a commit has survived a power loss the broker is told, an
 import json
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from lakemq.pipeline.spark_errors import told
 
 ARCHIVE_APP = "lakemq-archive"
 GONE = "had left the broker before the archive came to it"
-_TOLD_EVERY_S = 1.0
+_LOOK_S = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +65,18 @@ class Archive:
     """One run of the archive job."""
 
     def __init__(
-        self, spark: SparkSession, settings: ArchiveSettings, told: Told = _nobody, at_step: Step = _nobody
+        self,
+        spark: SparkSession,
+        settings: ArchiveSettings,
+        told: Told = _nobody,
+        at_step: Step = _nobody,
+        stops: threading.Event | None = None,
     ) -> None:
         self._spark = spark
         self._settings = settings
         self._told = told
         self._at_step = at_step  # for tests: called where a crash must do no harm
+        self._stops = stops or threading.Event()  # set: end after the batch under way
         self.progress = ArchiveProgress()
 
     def run(self) -> ArchiveProgress:
@@ -113,7 +120,9 @@ class Archive:
         trigger = {"processingTime": settings.every} if settings.every else {"availableNow": True}
         query = writer.trigger(**trigger).start()  # type: ignore[arg-type]
         try:
-            query.awaitTermination()
+            while not query.awaitTermination(_LOOK_S):
+                if self._stops.is_set() and not query.status["isTriggerActive"]:
+                    break
         except StreamingQueryException as error:
             raise told(error) from None
         finally:

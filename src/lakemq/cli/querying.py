@@ -1,0 +1,255 @@
+"""What `lakemq sql`, `trace`, `replay` and `report` do."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from lakemq.cli.archiving import server_of
+from lakemq.cli.failure import USAGE, CommandError
+from lakemq.cli.options import Chosen
+from lakemq.cli.printing import print_one, print_rows, remark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_EXITS = ("exit", "quit", r"\q")
+
+
+@contextmanager
+def spark_of(master: str, name: str) -> "Iterator[SparkSession]":
+    """A session for one command; what Spark says is told in one line."""
+    from pyspark.errors import PySparkException
+
+    from lakemq.pipeline.session import session
+    from lakemq.pipeline.spark_errors import told
+
+    remark("starting Spark …")
+    spark = session(master, name)
+    try:
+        yield spark
+    except PySparkException as error:
+        raise told(error) from None
+    finally:
+        spark.stop()
+
+
+def run_sql(chosen: Chosen, statement: str | None, file: str | None, lake: str, master: str, limit: int) -> None:
+    if statement and file:
+        raise CommandError("give a statement or a file, not both", USAGE)
+    server = server_of(chosen)
+    from lakemq.pipeline.views import register_views
+
+    with spark_of(master, "lakemq sql") as spark:
+        if statement or file:
+            register_views(spark, server, lake)
+            for one in split_statements(statement or _read(file or "")):
+                _ask(spark, one, chosen.output, limit)
+            return
+        names = register_views(spark, server, lake)
+        remark(f"views: {', '.join(names)}; end a statement with ;, leave with exit")
+        for one in _typed():
+            register_views(spark, server, lake)
+            _ask_and_go_on(spark, one, chosen.output, limit)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read: {error.strerror}", USAGE) from None
+
+
+def _typed() -> Iterator[str]:
+    """Statements as somebody types them."""
+    is_terminal = sys.stdin.isatty()
+    waiting = ""
+    while True:
+        if is_terminal:
+            typer.echo("     > " if waiting else "lakemq> ", nl=False, err=True)
+        line = sys.stdin.readline()
+        if not line or (not waiting and line.strip().rstrip(";") in _EXITS):
+            if waiting.strip():
+                yield waiting.strip()
+            return
+        waiting += line
+        if waiting.rstrip().endswith(";"):
+            yield from split_statements(waiting)
+            waiting = ""
+
+
+def split_statements(text: str) -> list[str]:
+    """Statements of a text: ended by ; outside of quotes and comments."""
+    found, at, quote = [""], 0, ""
+    while at < len(text):
+        char = text[at]
+        if quote:
+            if char == "\\" and quote != "`" and at + 1 < len(text):
+                found[-1] += char
+                at += 1
+                char = text[at]
+            elif char == quote:
+                quote = ""
+            found[-1] += char
+        elif text.startswith("--", at):
+            end = text.find("\n", at)
+            at = len(text) if end < 0 else end
+            continue
+        elif char == ";":
+            found.append("")
+        else:
+            quote = char if char in "'\"`" else ""
+            found[-1] += char
+        at += 1
+    return [one.strip() for one in found if one.strip()]
+
+
+def _ask(spark: "SparkSession", statement: str, output: str, limit: int) -> None:
+    began = time.monotonic()
+    frame = spark.sql(statement)
+    rows = frame.limit(limit + 1).collect()
+    shown = [{name: readable(value) for name, value in row.asDict().items()} for row in rows[:limit]]
+    print_rows(shown, frame.columns, output, empty="no rows")
+    if output == "table":
+        remark(f"{len(shown)} rows in {time.monotonic() - began:.1f} s")
+    if len(rows) > limit:
+        remark(f"there are more than {limit}: add --limit")
+
+
+def _ask_and_go_on(spark: "SparkSession", statement: str, output: str, limit: int) -> None:
+    from pyspark.errors import PySparkException
+
+    from lakemq.pipeline.spark_errors import told
+
+    try:
+        _ask(spark, statement, output, limit)
+    except PySparkException as error:
+        remark(f"error: {told(error)}")
+
+
+def readable(value: Any) -> Any:
+    """A value of Spark's as JSON has it: bytes as text where they are text."""
+    if isinstance(value, bytes | bytearray):
+        try:
+            return bytes(value).decode()
+        except UnicodeDecodeError:
+            return "0x" + bytes(value).hex()
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, dict):
+        return {str(key): readable(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        if hasattr(value, "asDict"):
+            return readable(value.asDict())
+        return [readable(inner) for inner in value]
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return str(value)
+
+
+def run_trace(
+    chosen: Chosen,
+    message_id: str | None,
+    key: str | None,
+    start: str | None,
+    end: str | None,
+    lake: str,
+    master: str,
+    limit: int,
+) -> None:
+    if message_id is None and key is None and start is None and end is None:
+        raise CommandError(
+            "say which messages: an id, --key, or --from and --to", USAGE, fix="lakemq trace orders/0/17"
+        )
+    server = server_of(chosen)
+    from lakemq.pipeline.transforms import as_json, timeline, tree
+    from lakemq.pipeline.views import open_views
+
+    with spark_of(master, "lakemq trace") as spark:
+        views = open_views(spark, server, lake)
+        frame = timeline(
+            views.meta, views.events, message_id=message_id, key=key, start=_moment(start), end=_moment(end)
+        )
+        ids = [row["messageId"] for row in frame.select("messageId").distinct().limit(limit + 1).collect()]
+        rows = frame.where(frame["messageId"].isin(ids[:limit])).collect() if ids else []
+    if not rows:
+        raise CommandError("no message is like that", 3, fix="events are recorded for archived topics only")
+    if chosen.is_json:
+        typer.echo(as_json(rows) if isinstance(as_json(rows), str) else json.dumps(as_json(rows), indent=2))
+    else:
+        typer.echo(tree(rows))
+    if len(ids) > limit:
+        remark(f"there are more than {limit} messages: add --limit")
+
+
+def _moment(text: str | None) -> datetime | None:
+    from lakemq.client.duration import moment_ms
+
+    if text is None:
+        return None
+    return datetime.fromtimestamp(moment_ms(text, int(time.time() * 1000)) / 1000, UTC)
+
+
+def run_replay(
+    chosen: Chosen, topic: str, to: str, where: str, rate: int, id: str, lake: str, master: str, execute: bool
+) -> None:
+    server = server_of(chosen)
+    from lakemq.pipeline.replaying import ReplayReport, replay
+    from lakemq.pipeline.views import History
+
+    def tell(report: ReplayReport) -> None:
+        remark(f"{report.sent + report.skipped} of {report.messages}")
+
+    with spark_of(master, "lakemq replay") as spark:
+        history = History(spark, server, lake)
+        if topic not in history.topics:
+            raise CommandError(f"there is no topic {topic!r}", 3, fix="lakemq topic ls")
+        frame = history.messages(topic).where(where)
+        done = replay(frame, server, to=to, per_second=rate, dry_run=not execute, id=id, told=tell)
+    found = asdict(done)
+    if chosen.is_json:
+        print_one(found, chosen.output)
+        return
+    print_one(found, chosen.output, ("id", "to", "messages", "bytes", "sent", "skipped"))
+    if not execute:
+        for sample in done.samples:
+            remark(f"  {sample['messageId']}  {sample['key'] or ''}  {sample['value']}")
+        remark("nothing was sent: add --execute")
+
+
+def run_report(chosen: Chosen, path: str, every: str, lake: str, master: str) -> None:
+    server = server_of(chosen)
+    from lakemq.pipeline.report import write_report
+    from lakemq.pipeline.transforms import (
+        app_cost,
+        dead_letter_report,
+        duplicates,
+        end_to_end_latency,
+        hot_keys,
+        lag_history,
+        rates,
+        retry_report,
+    )
+    from lakemq.pipeline.views import open_views
+
+    with spark_of(master, "lakemq report") as spark:
+        views = open_views(spark, server, lake)
+        frames = {
+            "rates": rates(views.meta, every),
+            "latency": end_to_end_latency(views.events, every),
+            "lag": lag_history(views.events, every),
+            "hot_keys": hot_keys(views.meta),
+            "retries": retry_report(views.events),
+            "dead_letters": dead_letter_report(views.events),
+            "duplicates": duplicates(views.meta),
+            "cost": app_cost(views.meta, views.events),
+        }
+        write_report(path, frames, f"LakeMQ at {server.url}")
+    print_one({"page": str(Path(path).absolute())}, chosen.output)
