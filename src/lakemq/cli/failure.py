@@ -86,9 +86,11 @@ def describe(error: LakeMQError) -> str:
     """What a user sees: what happened, why, what to do, where to read on; each on a line of its own."""
     code = _code_of(error)
     head = "error" if code is None else f"error[LMQ-{code}]"
-    lines = [f"{head}: {_one_line(str(error))}"]
+    lines = [f"{head}: {_one_line(getattr(error, 'said', '') or str(error))}"]
     if isinstance(error, CommandError):
         whys, fix = [error.why], error.told_fix
+    elif hasattr(error, "next_step"):  # the pipeline's: it knows better than its class
+        whys, fix = [], error.next_step
     else:
         problems = getattr(error, "problems", ())
         whys = list(problems) if len(problems) > 1 else [] if problems or not error.detail else [error.cause]

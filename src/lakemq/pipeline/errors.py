@@ -11,6 +11,8 @@ class PipelineError(LakeMQError):
 
     def __init__(self, detail: str = "", fix: str = "") -> None:
         super().__init__(f"{detail}. {fix}" if fix else detail)
+        self.said = detail or self.cause
+        self.next_step = fix or self.fix
 
 
 class OptionError(PipelineError):
