@@ -7,6 +7,7 @@ shuffled order, a hundred to a request. Only the broker's part is timed, from th
 answer, in CPU time. The baseline is the same number of acks in order.
 """
 
+import gc
 import random
 import time
 from collections.abc import Iterator
@@ -49,6 +50,8 @@ class Consumer:
         self.ask(AddConsumer((TOPIC,), APP))
         policy = {"is_concurrent": True, "concurrent_prefetch_size": LEASES, "batch_size": PER_LEASE}
         self.engine.ask("subscribe", topic=TOPIC, app=APP, consumer=policy)
+        gc.collect()
+        gc.freeze()  # as a broker does at its start
 
     def frame(self, command: object) -> bytes:
         self._number += 1

@@ -4,7 +4,7 @@ import zlib
 
 import pytest
 
-from broker.fix_broker import DOCUMENTED, EIO, JOYQUEUE, TINY, block_of, make_broker, message_of
+from broker.fix_broker import DOCUMENTED, EIO, FULL, JOYQUEUE, TINY, block_of, make_broker, message_of
 from lakemq.compression import Compression
 from lakemq.envelope import pack
 from lakemq.message import AckType, Qos
@@ -555,6 +555,24 @@ def test_a_joyqueue_ack_that_leaves_something_out_changes_nothing_and_is_answere
     peer.fetch()
     assert peer.ack([2, 3]) == 0
     assert (life.ack_index(), peer.fetch()) == (0, []), "the lease stays, too"
+
+
+@both
+def test_F18_a_lease_given_in_a_turn_that_was_refused_is_acked_above_what_comes_again(dialect):
+    """The ack before it was taken back, so the lease begins above the ack index: it must not hold the partition."""
+    life = make_broker(partitions=1)
+    peer, other = life.peer().consumes(), life.peer(dialect=dialect).consumes()
+    fill(peer, 3)
+    assert peer.fetch(count=1) == [b"0"]
+    poll = other.send(other.fetch_command(count=1, lease_ms=100_000, wait_ms=60_000))
+    life.settle()
+    life.disk.fail("write", FULL, path_contains="journal/", wrote=0)
+    assert peer.ack([0]) == 109
+    assert other.fetched(other.received(poll)) == [b"1"]
+    assert (life.ack_index(), other.ack([1])) == (0, 0)
+    assert peer.fetch(count=1) == [b"0"], "what was taken back comes first"
+    assert (peer.ack([0]), life.ack_index()) == (0, 2)
+    assert peer.fetch() == [b"2"]
 
 
 @both

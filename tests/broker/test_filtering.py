@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.fix_broker import DOCUMENTED, JOYQUEUE, make_broker
+from broker.fix_broker import DOCUMENTED, FULL, JOYQUEUE, make_broker
 from lakemq.wire.own import SetFilter
 
 both = pytest.mark.parametrize("dialect", [DOCUMENTED, JOYQUEUE])
@@ -42,6 +42,18 @@ def test_the_index_moves_over_what_is_left_out_between_acks():
     assert (peer.ack([2]), life.ack_index()) == (0, 0)
     assert (peer.ack([0]), life.ack_index()) == (0, 4)
     assert (peer.ack([4]), life.ack_index()) == (0, 5)
+
+
+def test_F18_what_is_left_out_and_not_written_is_looked_at_again_and_the_lease_stays():
+    life, peer = filtered("size > 3")
+    life.ask("subscribe", topic="orders", app="shop", consumer={"is_concurrent": True, "concurrent_prefetch_size": 3})
+    other = life.peer().consumes()
+    for size in (5, 1, 6):
+        peer.produce(b"%d" % size, attributes={"size": str(size)})
+    life.disk.fail("write", FULL, path_contains="journal/", wrote=0)
+    assert peer.fetch() == [b"5", b"6"]
+    assert (life.ack_index(), other.fetch()) == (0, [])
+    assert (peer.ack([0, 2]), life.ack_index()) == (0, 3)
 
 
 def test_attributes_decide_too():

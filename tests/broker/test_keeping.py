@@ -1,8 +1,12 @@
 """Retention drops segments although something in them is still wanted: that is written again first."""
 
-from broker.fix_broker import make_broker
+import pytest
+
+from broker.fix_broker import NEVER, make_broker
 from broker.test_consume import TINY
 from lakemq.storage.retention import RetentionPolicy
+
+DAY_MS = 86_400_000
 
 
 def make(**details):
@@ -55,6 +59,32 @@ def test_a_dead_letter_keeps_its_bytes():
     (letter,) = life.broker.ledger.state.dead_letters.rows()
     message, _ = life.broker.references.read(letter.position, letter.message_index)
     assert (message.body, message.index) == (b"hopeless", 0)
+
+
+@pytest.mark.parametrize("retry_times", [1, 5], ids=["dead letter", "retry"])
+def test_one_that_fails_after_the_look_at_what_is_needed_is_kept(retry_times):
+    """What is needed is looked at a while before segments go: until that look is durable."""
+    life, peer = make(lazy_sync_ms=NEVER)
+    life.ask("subscribe", topic="orders", app="shop", consumer={"retry_times": retry_times, "retry_first_ms": DAY_MS})
+    peer.produce(b"failing")
+    for number in range(12):
+        peer.produce(b"%4d" % number * 700)
+    assert peer.fetch(count=2, lease_ms=DAY_MS)[0] == b"failing"
+    assert peer.ack([1]) == 0
+    life.pass_ms(life.config.retention_every_ms)
+    assert life.journal.unsynced_bytes > 0, "the look is not durable yet"
+    peer.ack([0], kind=2)
+    before = first_segment(life)
+    peer.produce(b"and synced")
+    for _ in range(6):
+        life.pass_ms(life.config.retention_every_ms)
+        peer.produce(b"and synced")
+        life.pass_ms(1500)
+    assert first_segment(life) > before
+    state = life.broker.ledger.state
+    (row,) = [*state.retries.rows(), *state.dead_letters.rows()]
+    message, _ = life.broker.references.read(row.position, row.message_index)
+    assert (message.body, message.index) == (b"failing", 0)
 
 
 def test_a_delay_outlives_its_segment():

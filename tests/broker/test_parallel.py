@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.fix_broker import DOCUMENTED, JOYQUEUE, make_broker
+from broker.fix_broker import DOCUMENTED, FULL, JOYQUEUE, make_broker
 from lakemq.wire.own import Settle, Settlement, SettleOutcome, TopicSettlements
 
 both = pytest.mark.parametrize("dialect", [DOCUMENTED, JOYQUEUE], ids=lambda one: one.value)
@@ -55,6 +55,25 @@ def test_acks_in_any_order_move_the_index_over_what_is_done(dialect):
     assert life.ack_index() == 0
     assert peer.ack([0, 1]) == 0
     assert life.ack_index() == 6
+
+
+def test_F18_an_ack_of_a_part_that_was_refused_leaves_the_lease_to_its_holder():
+    life, peer = shop(count=6)
+    other = life.peer().consumes()
+    assert peer.fetch(count=4) == [b"0", b"1", b"2", b"3"]
+    life.disk.fail("write", FULL, path_contains="journal/", wrote=0)
+    assert peer.ack([1, 2]) == 109
+    assert other.fetch() == [b"4", b"5"], "nothing of the first lease"
+    assert (peer.ack([1, 2]), life.ack_index()) == (0, 0)
+    assert (peer.ack([0, 3]), life.ack_index()) == (0, 4)
+
+
+def test_F18_an_ack_of_all_that_was_refused_brings_it_again():
+    life, peer = shop(count=3)
+    assert peer.fetch(count=2) == [b"0", b"1"]
+    life.disk.fail("write", FULL, path_contains="journal/", wrote=0)
+    assert peer.ack([0, 1]) == 109
+    assert life.peer().consumes().fetch() == [b"0", b"1"]
 
 
 def test_what_comes_back_is_lent_before_anything_newer():

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lakemq.delivery.ack_index import AckIndexes, AckRow, pack_rows, unpack_rows
+from lakemq.delivery.intervals import runs_of
 
 SUBSCRIPTIONS, PARTITIONS, END = range(1, 4), range(3), 24
 ROWS = st.lists(
@@ -38,6 +39,16 @@ class AckIndexesModel(RuleBasedStateMachine):
         before = {key: set(done) for key, done in self.done.items()}
         self.undos.append((self.acks.settle(subscription, partition, first, first + count), before))
         self.done.setdefault((subscription, partition), set()).update(range(first, first + count))
+
+    @rule(
+        subscription=st.sampled_from(SUBSCRIPTIONS),
+        partition=st.sampled_from(PARTITIONS),
+        indexes=st.sets(st.integers(0, END - 1), min_size=1),
+    )
+    def settle_runs(self, subscription, partition, indexes):
+        before = {key: set(done) for key, done in self.done.items()}
+        self.undos.append((self.acks.settle_runs(subscription, partition, runs_of(indexes)), before))
+        self.done.setdefault((subscription, partition), set()).update(indexes)
 
     @precondition(lambda self: self.undos)
     @rule(count=st.integers(1, 3))

@@ -28,7 +28,9 @@ def test_it_is_the_set(changes):
             free, following = intervals.gap_from(number)
             assert free == next(n for n in range(number, 99) if n not in model)
             assert following == min((n for n in model if n > free), default=None)
-        assert intervals.touches(5, 20) == bool(model & set(range(5, 20)))
+        for runs in ([(5, 20)], [(3, 5), (7, 8), (20, 22)], [(0, 1), (1, 2), (29, 40)]):
+            wanted = {number for run in runs for number in range(*run)}
+            assert intervals.touches_any(runs) == bool(model & wanted)
         assert {n for a, b in intervals.within(5, 20) for n in range(a, b)} == model & set(range(5, 20))
 
 
@@ -44,9 +46,28 @@ def test_without_a_way_back_it_does_the_same(changes):
                 assert list(other) == before
                 other.add_all([(first, after)])
             else:
-                other.cut(first, after)
+                other.cut_all([(first, after)])
             (intervals.add if is_in else intervals.remove)(first, after)
         assert intervals == other
+
+
+@given(CHANGES, st.lists(st.sets(BOUND), max_size=4))
+def test_many_runs_are_put_in_and_taken_back_together(changes, sets):
+    intervals = Intervals()
+    for is_in, first, after in changes:
+        (intervals.add if is_in else intervals.remove)(first, after)
+    undos, before = [], []
+    for numbers in sets:
+        before.append(numbers_of(intervals))
+        undos.append(intervals.add_all(runs_of(numbers)))
+        assert list(intervals) == runs_of(before[-1] | numbers)
+    for undo, then in zip(reversed(undos), reversed(before), strict=True):
+        undo()
+        assert list(intervals) == runs_of(then)
+    for numbers in sets:
+        then = numbers_of(intervals)
+        intervals.cut_all(runs_of(numbers))
+        assert list(intervals) == runs_of(then - numbers)
 
 
 @given(CHANGES)

@@ -5,12 +5,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
 from lakemq.delivery.ack_index import AckIndexes
-from lakemq.delivery.intervals import Intervals
+from lakemq.delivery.intervals import Intervals, runs_of
 from lakemq.delivery.loans import Lease, Loans
 
 END = 40
 APP, PARTITION = 1, 0
 CONSUMERS = st.sampled_from([7, 8, 9])
+INDEXES = st.sets(st.integers(0, END - 1), max_size=12)
 
 
 class LoansModel(RuleBasedStateMachine):
@@ -60,10 +61,44 @@ class LoansModel(RuleBasedStateMachine):
     def _settle(self, first, after):
         self.acks.settle(APP, PARTITION, first, after)
         self.loans.settle(PARTITION, first, after)
-        for index in range(first, after):
+        self._done_with(range(first, after))
+
+    def _done_with(self, indexes):
+        for index in indexes:
             self.held.pop(index, None)
-        self.done.update(range(first, after))
-        self.waiting -= set(range(first, after))
+        self.done.update(indexes)
+        self.waiting -= set(indexes)
+
+    @rule(indexes=INDEXES)
+    def ack_many(self, indexes):
+        indexes &= self.held.keys() | self.done
+        for consumer in {self.held.get(one) for one in indexes}:
+            mine = runs_of(one for one in indexes if self.held.get(one) == consumer)
+            assert self._wrong(consumer or 0, mine) is None
+        others = [one for one in sorted(indexes) if self.held.get(one, 7) != 7]
+        assert self._wrong(7, [(one, one + 1) for one in sorted(indexes)]) == (
+            (others[0], others[0] + 1) if others else None
+        )
+        runs = runs_of(indexes)
+        self.acks.settle_runs(APP, PARTITION, runs)
+        self.loans.settle_shares(PARTITION, self.loans.shares(PARTITION, runs))
+        self._done_with(indexes)
+
+    def _wrong(self, consumer, runs):
+        beyond = Intervals([(0, self.acks.get(APP, PARTITION)), *self.acks.beyond(APP, PARTITION)])
+        return self.loans.not_to_settle(PARTITION, consumer, self.loans.shares(PARTITION, runs), -1, beyond)
+
+    @rule(indexes=INDEXES)
+    def ack_and_take_it_back(self, indexes):
+        """An ack that was not written: of a lease that it did not end all stays where it was."""
+        lease_of = {one: self.loans.lease_of(PARTITION, one) for one in indexes if one in self.held}
+        runs = runs_of(lease_of)
+        self.loans.settle_shares(PARTITION, self.loans.shares(PARTITION, runs))
+        for run in reversed(runs):
+            self.loans.reopen(PARTITION, *run)
+        for index, lease in lease_of.items():
+            if lease.is_over:
+                del self.held[index]
 
     @rule(index=lent)
     def fail_and_wait(self, index):
@@ -155,14 +190,33 @@ def test_who_may_settle_what():
     loans = Loans([0])
     loans.lend(Lease(1, 0, 5, 8, 100))
     loans.lend(Lease(2, 0, 8, 10, 100))
-    nothing = Intervals()
-    assert loans.may_settle(0, 1, 5, 8, nothing)
-    assert not loans.may_settle(0, 1, 5, 9, nothing), "one of another"
-    assert not loans.may_settle(0, 1, 10, 11, nothing), "never lent"
-    assert not loans.may_settle(0, 3, 6, 7, nothing)
+
+    def wrong(consumer, *runs, partition=0, base=0, done=()):
+        shares = loans.shares(partition, list(runs))
+        return loans.not_to_settle(partition, consumer, shares, base, Intervals(done))
+
+    assert wrong(1, (5, 8)) is None
+    assert wrong(1, (5, 6), (7, 8)) is None
+    assert wrong(1, (5, 9)) == (5, 9), "one of another"
+    assert wrong(1, (5, 6), (7, 8), (9, 10)) == (9, 10), "the first that is wrong"
+    assert wrong(1, (10, 11)) == (10, 11), "never lent"
+    assert wrong(1, (1, 2), partition=4) == (1, 2), "nor anything of that partition"
+    assert wrong(3, (6, 7)) == (6, 7)
     loans.release_all(1)
-    assert loans.may_settle(0, 3, 5, 8, nothing), "it was lent, and is nobody's now"
-    assert loans.may_settle(0, 3, 5, 10, Intervals([(8, 10)])), "or done with"
+    assert wrong(3, (5, 8)) is None, "it was lent, and is nobody's now"
+    assert wrong(3, (5, 10), done=[(8, 10)]) is None, "or done with"
+    assert wrong(3, (8, 9), (9, 10), base=8) == (9, 10), "from where the app is all may be settled"
+
+
+def test_where_a_lease_begins_for_its_consumer():
+    loans = Loans([PARTITION])
+    loans.lend(Lease(7, PARTITION, 3, 6, 100))
+    assert [index for index in range(8) if loans.begins_lease(PARTITION, 7, index)] == [3]
+    assert not loans.begins_lease(PARTITION, 8, 3), "of somebody else"
+    loans.settle(PARTITION, 3, 4)
+    assert [index for index in range(8) if loans.begins_lease(PARTITION, 7, index)] == [4], "what is left of it"
+    loans.settle(PARTITION, 4, 6)
+    assert not any(loans.begins_lease(PARTITION, 7, index) for index in range(8))
 
 
 def test_partitions_take_turns():

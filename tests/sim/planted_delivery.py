@@ -211,7 +211,7 @@ def delay_lost(patch):
 
 
 def acks_taken_back_and_not_lent_again(patch):
-    patch.setattr(settling, "_give_back", lambda loans, partition, runs: None)
+    patch.setattr(settling, "_reopen", lambda loans, partition, runs: None)
 
 
 def retry_taken_back_and_not_queued(patch):

@@ -313,6 +313,26 @@ def test_I13_a_dead_letter_twice_or_for_nothing(story):
     story.check(one, ack_indexes={KEY: 1}, dead=[letter()])
 
 
+def test_I13_a_dead_letter_before_its_message_expired(story):
+    number, story.bodies[0] = story.history.make_payload("p", "t", "k", b"", expires_ms=500)
+    story.send(again=number)
+    story.history.counts["fault clock jump"] += 1
+    with broken("I13"):
+        story.check(number, ack_indexes={KEY: 1}, dead=[letter(cause="expired", died_ms=499)])
+    story.check(number, ack_indexes={KEY: 1}, dead=[letter(cause="expired", died_ms=500)])
+
+
+def test_I13_a_dead_letter_of_what_retention_took_is_judged_by_its_own_message(story):
+    number, story.bodies[0] = story.history.make_payload("p", "t", "k", b"", expires_ms=500)
+    story.send(again=number)
+    last = story.send(index=1)
+    story.history.retained("t", 0, 1)
+    story.see(number, 0)
+    ack(story, 1)
+    lend(story, 1, 10, index=1)
+    story.check(last, first_index=1, ack_indexes={KEY: 2}, dead=[letter(cause="expired", died_ms=500)])
+
+
 # --- I12 -------------------------------------------------------------------------------------------------------------
 
 
@@ -492,6 +512,13 @@ def test_I11_half_of_one_whose_outcome_nobody_knows(story):
         story.check(one)
 
 
+def test_I11_whoever_was_refused_was_told_the_outcome(story):
+    one, other = transact(story, (COMMITTED, 3), (ROLLED_BACK, 139))
+    with broken("I11"):
+        story.check()
+    story.check(one, other)
+
+
 @pytest.mark.parametrize("outcomes", [[], [(ROLLED_BACK, 0)]], ids=["undecided", "rolled back"])
 def test_I11_what_was_not_committed_is_seen(story, outcomes):
     one, other = transact(story, *outcomes)
@@ -506,6 +533,9 @@ def test_I11_what_was_not_committed_is_seen(story, outcomes):
         [(COMMITTED, 0), (COMMITTED, 139)],
         [(COMMITTED, 0), (COMMITTED, 138)],
         [(ROLLED_BACK, 0), (COMMITTED, 138)],
+        [(ROLLED_BACK, 139), (ROLLED_BACK, 0)],
+        [(ROLLED_BACK, 139), (ROLLED_BACK, 138)],
+        [(COMMITTED, 139), (ROLLED_BACK, 139)],
     ],
 )
 def test_I11_one_outcome(story, answers):

@@ -60,7 +60,8 @@ class Keeping:
         if journal.synced_position < self._needed_then[0]:
             self._due_ms = now.monotonic_ms + _SOON_MS
             return
-        self._group.hold(_HOLDER, self._needed_then[1])
+        # What became a retry or a dead letter since then may be older than all that was needed then.
+        self._group.hold(_HOLDER, min(self._needed_then[1], self._needed_position()))
         self._needed_then = None
         self._due_ms = now.monotonic_ms + self._config.retention_every_ms
         try:

@@ -445,7 +445,7 @@ class Lender:
             if isinstance(entry, Acked):
                 _, partition, first, after = entry
                 lending.loans.settle(partition, first, after)
-                self._ledger.undo_with(end, partial(lending.loans.give_back, partition, first, after))
+                self._ledger.undo_with(end, partial(lending.loans.lend_again, partition, first, after))
 
     # --- reading -----------------------------------------------------------------------------------------------
 

@@ -6,9 +6,8 @@ message that failed is not tried again beside the others: it comes first again, 
 """
 
 from collections.abc import Callable
-from functools import partial
 from itertools import chain, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec
 
 from lakemq.broker.access import Access
 from lakemq.broker.answers import code_of, encode
@@ -24,7 +23,7 @@ from lakemq.broker.waiters import Buffers, CommandReply, Waiters
 from lakemq.cluster.metadata import Subscription
 from lakemq.delivery.guarded_clock import GuardedClock
 from lakemq.delivery.intervals import runs_of
-from lakemq.delivery.loans import Lease, Loans
+from lakemq.delivery.loans import Lease, Loans, Runs, Share
 from lakemq.delivery.settlement import Acked, AckedRuns, DeadLetter, Entry, LeaseEnded, Retried, Retry, Stuck
 from lakemq.errors import AckError, BadParameterError, IndexOutOfRangeError, LakeMQError, RetryStoreError
 from lakemq.message import AckType
@@ -41,6 +40,7 @@ from lakemq.wire.dialect import Dialect
 from lakemq.wire.header import Header
 from lakemq.wire.own import Settle, SettleAck, SettledCode, Settlement, TopicSettledCodes
 
+P = ParamSpec("P")
 DONE, RETRY, DEAD = 0, 1, 2
 _OUTCOMES = frozenset((DONE, RETRY, DEAD))
 _TIMED_OUT = "the consumer did not ack in time"
@@ -91,9 +91,13 @@ class Settling:
         for said in command.topics:
             codes = []
             for one in said.partitions:
-                wishes = [Wish(ack.index) if ack.type == 0 else _wish_of(ack.index, ack.type) for ack in one.acks]
-                settle = partial(self._settle, connection, said.topic, command.app, one.partition, wishes, woken, now)
-                codes.append(PartitionCode(one.partition, self._code(settle)))
+                numbers = [ack.index for ack in one.acks]
+                is_all_done = not any(ack.type for ack in one.acks)
+                wishes = None if is_all_done else [_wish_of(ack.index, ack.type) for ack in one.acks]
+                where = connection, said.topic, command.app, one.partition
+                codes.append(
+                    PartitionCode(one.partition, self._code(self._settle, *where, numbers, wishes, woken, now))
+                )
             entries.append(TopicCodes(said.topic, tuple(codes)))
         self._after_write(connection, header, CommitAckAck(tuple(entries)), _refused_acks, now)
         for lending in woken:
@@ -110,8 +114,10 @@ class Settling:
                 by_partition.setdefault(one.partition, []).append(_wish_said(one))
             codes = {}
             for partition, wishes in by_partition.items():
-                settle = partial(self._settle, connection, said.topic, command.app, partition, wishes, woken, now)
-                codes[partition] = self._code(settle)
+                numbers = [wish.number for wish in wishes]
+                failing = wishes if any(wish.outcome for wish in wishes) else None
+                where = connection, said.topic, command.app, partition
+                codes[partition] = self._code(self._settle, *where, numbers, failing, woken, now)
             told = [SettledCode(one.partition, one.index, codes[one.partition]) for one in said.settlements]
             entries.append(TopicSettledCodes(said.topic, tuple(told)))
         self._after_write(connection, header, SettleAck(tuple(entries)), _refused_settlements, now)
@@ -124,22 +130,24 @@ class Settling:
         name: str,
         app: str,
         partition: int,
-        wishes: list[Wish],
+        numbers: list[int],
+        wishes: list[Wish] | None,
         woken: dict[Lending, None],
         now: Now,
     ) -> None:
+        """One partition's part of a request; without wishes all of these numbers are done with."""
         full = connection.full_topic(name)
         topic, subscription = self._access.subscription(full, app, now)
         lending = self._consuming.lending(topic, subscription)
-        wrong = {wish.outcome for wish in wishes} - _OUTCOMES
+        wrong = {wish.outcome for wish in wishes or ()} - _OUTCOMES
         if wrong:
             raise BadParameterError(f"outcome {min(wrong)} is none: 0 done, 1 retry, 2 dead letter")
         if partition == RETRY_PARTITION:
-            self._settle_retries(connection, lending, subscription, wishes, now)
+            self._settle_retries(connection, lending, subscription, wishes or list(map(Wish, numbers)), now)
         else:
             self._consuming.check_leads(topic, partition)
-            if wishes:
-                self._settle_lent(connection, lending, subscription, partition, wishes, now)
+            if numbers:
+                self._settle_lent(connection, lending, subscription, partition, numbers, wishes, now)
         woken[lending] = None
 
     # --- messages of a partition -------------------------------------------------------------------------------------
@@ -150,15 +158,16 @@ class Settling:
         lending: Lending,
         subscription: Subscription,
         partition: int,
-        wishes: list[Wish],
+        numbers: list[int],
+        wishes: list[Wish] | None,
         now: Now,
     ) -> None:
         policy = subscription.consumer
         assert policy is not None
-        numbers = [wish.number for wish in wishes]
         runs = runs_of(numbers)
-        if sum(after - first for first, after in runs) != len(numbers):
+        if len(set(numbers)) != len(numbers):
             raise AckError(f"partition {partition}: an index is named twice")
+        loans = lending.loans
         is_joyqueue = connection.dialect is Dialect.JOYQUEUE
         state, consumer = self._ledger.state, connection.port.id
         base = max(state.acks.get(lending.number, partition), self._group.first_index(lending.topic_number, partition))
@@ -167,30 +176,34 @@ class Settling:
             max(beyond.gap_from(after)[0], base) < following for (_, after), (following, _) in pairwise(runs)
         ):  # what lies between them may be done with, or not have been meant for the app
             raise AckError(f"the indexes of partition {partition} are not a run without gaps")
-        if max(numbers) >= self._group.visible_index(lending.topic_number, partition):
-            raise IndexOutOfRangeError(f"index {max(numbers)} was never handed out")
-        if is_joyqueue and not policy.is_concurrent and runs[0][0] > base:
-            return  # its server changes nothing and says so to nobody
-        for first, after in runs:
-            # Whoever reads by partition acks from where the app is; all else must have been lent.
-            if first > base and not lending.loans.may_settle(partition, consumer, first, after, beyond):
-                raise AckError(
-                    f"indexes {first} to {after - 1} of partition {partition} are not lent to this connection"
-                )
-        mine = [one for one in lending.loans.leases(partition) if one.consumer == consumer] if is_joyqueue else []
-        is_all_done = not any(wish.outcome for wish in wishes)
+        if runs[-1][1] > self._group.visible_index(lending.topic_number, partition):
+            raise IndexOutOfRangeError(f"index {runs[-1][1] - 1} was never handed out")
+        first = runs[0][0]
+        if is_joyqueue and not policy.is_concurrent and first > base:
+            # A lease begins above the ack index where an earlier ack was refused by the disk, or a message waits.
+            is_lent = loans.begins_lease(partition, consumer, first)
+            if not is_lent:
+                return  # its server changes nothing and says so to nobody
+        shares = loans.shares(partition, runs)
+        # Whoever reads by partition acks from where the app is; all else must have been lent.
+        wrong = loans.not_to_settle(partition, consumer, shares, base, beyond)
+        if wrong is not None:
+            raise AckError(
+                f"indexes {wrong[0]} to {wrong[1] - 1} of partition {partition} are not lent to this connection"
+            )
+        mine = [one for one in loans.leases(partition) if one.consumer == consumer] if is_joyqueue else []
         try:
-            if is_all_done and runs[0][0] >= base and not any(beyond.touches(*run) for run in runs):
-                self._write(lending, partition, [], numbers, now, runs)  # as nearly always
+            if wishes is None and first >= base and not beyond.touches_any(runs):
+                self._write(lending, partition, [], numbers, runs, shares, now)  # as nearly always
             else:
-                self._settle_fresh(lending, policy, partition, wishes, consumer, now)
+                self._settle_fresh(lending, policy, partition, wishes or list(map(Wish, numbers)), consumer, now)
         except RetryStoreError:
-            for lease in [one for one in lending.loans.leases(partition) if one.consumer == consumer]:
-                lending.loans.release(lease)  # it comes again at once, rather than being lost
+            for lease in [one for one in loans.leases(partition) if one.consumer == consumer]:
+                loans.release(lease)  # it comes again at once, rather than being lost
             raise
         if is_joyqueue:  # its clients ack all they want to, then ask again
             for lease in mine:
-                lending.loans.release(lease)
+                loans.release(lease)
 
     def _settle_fresh(
         self,
@@ -241,7 +254,7 @@ class Settling:
             if wish.outcome == DEAD:
                 entries += self._dead(lending, partition, wish, entries, 1, now)
                 done.append(wish.number)
-        self._write(lending, partition, entries, done, now)
+        self._write_done(lending, partition, entries, done, now)
         for first, after in runs_of(back):
             lending.loans.give_back(partition, first, after)
 
@@ -263,7 +276,7 @@ class Settling:
                 entries += more
                 is_dead = any(isinstance(entry, DeadLetter) for entry in more)
                 (done if is_dead else back).append(wish.number)
-        self._write(lending, partition, entries, done, now)
+        self._write_done(lending, partition, entries, done, now)
         if back and not policy.is_concurrent:
             lending.loans.release_partition(partition)
         for first, after in runs_of(back):
@@ -305,17 +318,21 @@ class Settling:
             raise RetryStoreError("there is no room for another dead letter")
         return dead
 
+    def _write_done(self, lending: Lending, partition: int, entries: list[Entry], done: list[int], now: Now) -> None:
+        runs = runs_of(done)
+        self._write(lending, partition, entries, done, runs, lending.loans.shares(partition, runs), now)
+
     def _write(
         self,
         lending: Lending,
         partition: int,
         entries: list[Entry],
         done: list[int],
+        runs: Runs,
+        shares: list[Share],
         now: Now,
-        runs: list[tuple[int, int]] | None = None,
     ) -> None:
-        """One record for all of it, and the leases in step; `runs` are those of `done`, if the caller has them."""
-        runs = runs if runs is not None else runs_of(done)
+        """One record for all of it, and the leases in step; `runs` and `shares` are those of `done`."""
         stuck = self._ledger.state.setbacks.stuck(lending.number, partition)
         if stuck:  # nobody waits for those any more
             entries = [*entries, *(stuck[number]._replace(attempts=0) for number in done if number in stuck)]
@@ -327,9 +344,8 @@ class Settling:
             return
         end = self._outcomes.write(lending, entries, now)
         loans = lending.loans
-        for first, after in runs:
-            loans.settle(partition, first, after)
-        self._ledger.undo_with(end, lambda: _give_back(loans, partition, runs))
+        loans.settle_shares(partition, shares)
+        self._ledger.undo_with(end, lambda: _reopen(loans, partition, runs))
         acked = len(done) - sum(isinstance(entry, Retry | DeadLetter) for entry in entries)
         self._metrics.settled[lending.topic, lending.app, "ack"] += acked
         lending.loans.offer(partition)
@@ -424,10 +440,10 @@ class Settling:
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    def _code(self, act: Callable[[], object]) -> int:
+    def _code(self, act: Callable[P, object], *arguments: P.args, **more: P.kwargs) -> int:
         """0 if that goes well, or the code of what did not."""
         try:
-            act()
+            act(*arguments, **more)
         except LakeMQError as error:
             self._metrics.errors[code_of(error)] += 1
             return code_of(error)
@@ -452,9 +468,9 @@ class Settling:
         )
 
 
-def _give_back(loans: Loans, partition: int, runs: list[tuple[int, int]]) -> None:
+def _reopen(loans: Loans, partition: int, runs: Runs) -> None:
     for first, after in runs:
-        loans.give_back(partition, first, after)
+        loans.reopen(partition, first, after)
 
 
 def _wish_of(index: int, type: int) -> Wish:

@@ -43,6 +43,22 @@ class _Place:
         self.index = index
         self.beyond = Intervals()  # done with, above the index
 
+    def advance(self, undo: Undo) -> Undo:
+        """Move the index over the run that it has reached; that is taken back along with what made it so."""
+        index, beyond = self.index, self.beyond
+        run = beyond.first_run
+        if run is None or run[0] > index:
+            return undo
+        self.index = run[1]
+        undo_removal = beyond.remove(*run)
+
+        def undo_all() -> None:
+            undo_removal()
+            self.index = index
+            undo()
+
+        return undo_all
+
 
 _NOWHERE = _Place()
 
@@ -90,38 +106,18 @@ class AckIndexes:
         if first <= index and not beyond:  # in order, as nearly always
             place.index = max(index, after)
             return lambda: setattr(place, "index", index)
-        undo = beyond.add(max(first, index), after)
-        run = beyond.first_run
-        if run is None or run[0] > index:
-            return undo
-        place.index = run[1]
-        undo_removal = beyond.remove(*run)
+        return place.advance(beyond.add(max(first, index), after))
 
-        def undo_all() -> None:
-            undo_removal()
-            place.index = index
-            undo()
-
-        return undo_all
-
-    def settle_runs(self, subscription: int, partition: int, runs: Iterable[tuple[int, int]]) -> Undo:
-        """`settle` for many runs, taken back together."""
+    def settle_runs(self, subscription: int, partition: int, runs: list[tuple[int, int]]) -> Undo:
+        """`settle` for many runs in order, taken back together."""
         places = self._places.setdefault(subscription, {})
         place = places.get(partition)
         if place is None:
             place = places[partition] = _Place()
-        index, beyond = place.index, place.beyond
-        undo = beyond.add_all([(max(first, index), after) for first, after in runs if after > index])
-        run = beyond.first_run
-        if run is not None and run[0] <= index:
-            place.index = run[1]
-            beyond.cut(*run)
-
-        def undo_all() -> None:
-            place.index = index
-            undo()
-
-        return undo_all
+        index = place.index
+        if runs and runs[0][0] < index:
+            runs = [(max(first, index), after) for first, after in runs if after > index]
+        return place.advance(place.beyond.add_all(runs))
 
     def rows(self) -> list[AckRow]:
         """Every index."""

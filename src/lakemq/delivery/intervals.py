@@ -5,7 +5,7 @@ write takes back.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 Undo = Callable[[], None]
 
@@ -81,27 +81,36 @@ class Intervals:
 
     def add_all(self, runs: Iterable[tuple[int, int]]) -> Undo:
         """Put in many runs; taken back together."""
-        before = self._bounds.copy()
+        bounds = self._bounds
+        steps: list[tuple[int, int, Sequence[int]]] = []
         for first, after in runs:
-            self._put(first, after)
-        return lambda: self._bounds.__setitem__(slice(None), before)
+            low = bisect_left(bounds, first)
+            if low == len(bounds) or bounds[low] > after:  # it touches no other run, unless it is within one
+                if not low % 2:
+                    bounds[low:low] = (first, after)
+                    steps.append((low, low + 2, ()))
+                continue
+            high = bisect_right(bounds, after, low)
+            new = ([first] if not low % 2 else []) + ([after] if not high % 2 else [])
+            steps.append((low, low + len(new), bounds[low:high]))
+            bounds[low:high] = new
 
-    def _put(self, first: int, after: int) -> None:
+        def undo() -> None:
+            for low, high, old in reversed(steps):
+                bounds[low:high] = old
+
+        return undo
+
+    def cut_all(self, runs: Iterable[tuple[int, int]]) -> None:
+        """`remove` for many runs, and those who never take it back."""
         bounds = self._bounds
-        low = bisect_left(bounds, first)
-        high = bisect_right(bounds, after, low)
-        if low == high:  # it touches no other run, unless it is within one
-            if not low % 2:
+        for first, after in runs:
+            low = bisect_left(bounds, first)
+            if low % 2 and bounds[low] > after:  # from the middle of a run, as nearly always
                 bounds[low:low] = (first, after)
-            return
-        bounds[low:high] = ([first] if not low % 2 else []) + ([after] if not high % 2 else [])
-
-    def cut(self, first: int, after: int) -> None:
-        """`remove` for those who never take it back."""
-        bounds = self._bounds
-        low = bisect_left(bounds, first)
-        high = bisect_right(bounds, after, low)
-        bounds[low:high] = ([first] if low % 2 else []) + ([after] if high % 2 else [])
+                continue
+            high = bisect_right(bounds, after, low)
+            bounds[low:high] = ([first] if low % 2 else []) + ([after] if high % 2 else [])
 
     def gap_from(self, number: int) -> tuple[int, int | None]:
         """The first number not in it from there on, and where the next run begins behind that; None if none does."""
@@ -122,10 +131,16 @@ class Intervals:
             at += 2
         return [run for run in runs if run[0] < run[1]]
 
-    def touches(self, first: int, after: int) -> bool:
-        """Whether any of these is in it."""
-        at = bisect_right(self._bounds, first)
-        return bool(at % 2) or (at < len(self._bounds) and self._bounds[at] < after)
+    def touches_any(self, runs: Iterable[tuple[int, int]]) -> bool:
+        """Whether any number of these runs, which are in order, is in it."""
+        bounds = self._bounds
+        count = len(bounds)
+        at = 0
+        for first, after in runs:
+            at = bisect_right(bounds, first, at)
+            if at % 2 or (at < count and bounds[at] < after):
+                return True
+        return False
 
     def drop_below(self, number: int) -> None:
         """Forget what is below."""
@@ -139,11 +154,15 @@ class Intervals:
 def runs_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """The runs that some numbers form, in order; doubles count once."""
     runs: list[tuple[int, int]] = []
+    first = after = None
     for number in sorted(set(numbers)):
-        if runs and runs[-1][1] == number:
-            runs[-1] = (runs[-1][0], number + 1)
-        else:
-            runs.append((number, number + 1))
+        if number != after:
+            if first is not None and after is not None:
+                runs.append((first, after))
+            first = number
+        after = number + 1
+    if first is not None and after is not None:
+        runs.append((first, after))
     return runs
 
 

@@ -9,7 +9,7 @@ Pure and in memory only: after a restart nothing is lent, and what was not acked
 """
 
 import heapq
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 from itertools import count
 from operator import attrgetter
@@ -41,6 +41,8 @@ class Lease:
         self.is_over = False
 
 
+Runs = list[tuple[int, int]]
+Share = tuple[Lease | None, Runs]  # some of the messages that a lease was given
 _first_index = attrgetter("first_index")
 
 
@@ -100,30 +102,71 @@ class Loans:
 
     def lease_of(self, partition: int, index: int) -> Lease | None:
         """The lease that has that message and has not settled it."""
-        lease = self._lease_at(self._partitions.get(partition), index)
-        return lease if lease is not None and index in lease.open else None
-
-    def _lease_at(self, known: _Partition | None, index: int) -> Lease | None:
-        """Leases of one partition do not overlap and are in order."""
+        known = self._partitions.get(partition)
         if known is None:
             return None
-        at = bisect_right(known.leases, index, key=_first_index) - 1
-        lease = known.leases[at] if at >= 0 else None
-        return lease if lease is not None and index < lease.next_index else None
+        behind = bisect_right(known.leases, index, key=_first_index)
+        if behind and index in known.leases[behind - 1].open:  # as nearly always
+            return known.leases[behind - 1]
+        return next((lease for lease in _overlapping(known, index, index + 1) if index in lease.open), None)
+
+    def begins_lease(self, partition: int, consumer: int, index: int) -> bool:
+        """Whether that is the first message which that consumer has in a lease and has not settled."""
+        lease = self.lease_of(partition, index)
+        if lease is None or lease.consumer != consumer:
+            return False
+        first_run = lease.open.first_run
+        return first_run is not None and first_run[0] == index
+
+    def shares(self, partition: int, runs: Runs) -> list[Share]:
+        """Runs in order, those within one lease together; alone, and with None, one that is not within any."""
+        known = self._partitions.get(partition)
+        leases = known.leases if known is not None else []
+        shares: list[Share] = []
+        at = 0
+        while at < len(runs):
+            first, after = runs[at]
+            behind = bisect_right(leases, first, key=_first_index)
+            lease = leases[behind - 1] if behind else None
+            stop = at + 1
+            if lease is None or after > lease.next_index:
+                shares.append((None, runs[at:stop]))
+                at = stop
+                continue
+            limit = lease.next_index
+            if behind < len(leases) and leases[behind].first_index < limit:
+                limit = leases[behind].first_index
+            stop = bisect_left(runs, (limit,), stop)
+            if runs[stop - 1][1] > lease.next_index:
+                stop -= 1
+            shares.append((lease, runs[at:stop]))
+            at = stop
+        return shares
 
     def held_count(self, consumer: int) -> int:
         """How many partitions one consumer has something of."""
         return len({lease.partition for lease in self._held.get(consumer, ())})
 
-    def may_settle(self, partition: int, consumer: int, first: int, after: int, beyond: Intervals) -> bool:
-        """Whether all of these messages are that consumer's, or were lent and are nobody's now, or are settled."""
-        known = self._partitions.get(partition)
-        lease = self._lease_at(known, first)
-        if lease is not None and after <= lease.next_index and lease.consumer == consumer:
-            return True  # as nearly always
+    def not_to_settle(
+        self, partition: int, consumer: int, shares: list[Share], base: int, beyond: Intervals
+    ) -> tuple[int, int] | None:
+        """The first run that begins above `base` and is not this consumer's to settle.
+
+        It is if all of its messages are in that consumer's hands, or were lent and are nobody's now, or are settled.
+        """
+        for lease, runs in shares:
+            if lease is not None and lease.consumer == consumer:
+                continue  # as nearly always
+            for first, after in runs:
+                if first > base and not self._is_free(partition, consumer, first, after, beyond):
+                    return first, after
+        return None
+
+    def _is_free(self, partition: int, consumer: int, first: int, after: int, beyond: Intervals) -> bool:
         left = Intervals([(first, after)])
         for run in beyond.within(first, after):
             left.remove(*run)
+        known = self._partitions.get(partition)
         if known is not None:
             for run in known.returned.within(first, after):
                 left.remove(*run)
@@ -161,35 +204,54 @@ class Loans:
 
     def settle(self, partition: int, first: int, after: int) -> None:
         """These messages are done with, whoever had them."""
+        self.settle_shares(partition, self.shares(partition, [(first, after)]))
+
+    def settle_shares(self, partition: int, shares: list[Share]) -> None:
+        """The same for all of these runs; nothing may have been lent or settled since they were shared out."""
         known = self._partitions.get(partition)
         if known is None:
             return
-        if known.returned:
-            known.returned.cut(first, after)
-        if first <= known.pull_index < after:
-            known.pull_index = after
-        lease = self._lease_at(known, first)
-        if lease is not None and after <= lease.next_index:  # as nearly always
-            self._settle_in(lease, first, after)
-            return
-        for lease in list(known.leases):
-            if lease.first_index < after and first < lease.next_index:
-                self._settle_in(lease, first, after)
+        for lease, runs in shares:
+            if known.returned:
+                known.returned.cut_all(runs)
+            if lease is not None:  # as nearly always
+                self._settle_in(lease, runs)
+                continue
+            ((first, after),) = runs
+            if first <= known.pull_index < after:
+                known.pull_index = after
+            for part in _overlapping(known, first, after):
+                self._settle_in(part, runs)
 
-    def _settle_in(self, lease: Lease, first: int, after: int) -> None:
-        lease.open.cut(first, after)
-        if not lease.open:
+    def _settle_in(self, lease: Lease, runs: Runs) -> None:
+        lease.open.cut_all(runs)
+        if not lease.open and not lease.is_over:
             self._end(lease)
 
-    def give_back(self, partition: int, first: int, after: int) -> None:
-        """These messages are not done with after all: lend them again."""
+    def reopen(self, partition: int, first: int, after: int) -> None:
+        """These messages are not settled after all: who has their lease has them still, the others are lent again."""
         known = self._partitions.setdefault(partition, _Partition())
-        for lease in list(known.leases):
-            if lease.first_index < after and first < lease.next_index:
-                self.release(lease)
+        left = Intervals([(first, after)])
+        for lease in _overlapping(known, first, after):
+            for run in left.within(lease.first_index, lease.next_index):
+                lease.open.add(*run)
+                left.remove(*run)
+        for run in left:
+            self.lend_again(partition, *run)
+
+    def lend_again(self, partition: int, first: int, after: int) -> None:
+        """These messages are in nobody's hands and not settled."""
+        known = self._partitions.setdefault(partition, _Partition())
         known.returned.add(first, after)
         known.pull_index = max(known.pull_index, after)
         self.offer(partition)
+
+    def give_back(self, partition: int, first: int, after: int) -> None:
+        """Whoever has these messages does not want them, nor what else is in the lease: lend them again."""
+        known = self._partitions.setdefault(partition, _Partition())
+        for lease in _overlapping(known, first, after):
+            self.release(lease)
+        self.lend_again(partition, first, after)
 
     def extend(self, partition: int, consumer: int, end_ms: int) -> bool:
         """Move the end of what a consumer has of a partition; False if that is nothing."""
@@ -256,3 +318,7 @@ class Loans:
             current = {id(entry[2]): entry for entry in self._ends if not entry[2].is_over}
             self._ends = [(entry[2].end_ms, entry[1], entry[2]) for entry in current.values()]
             heapq.heapify(self._ends)
+
+
+def _overlapping(known: _Partition, first: int, after: int) -> list[Lease]:
+    return [lease for lease in known.leases if lease.first_index < after and first < lease.next_index]

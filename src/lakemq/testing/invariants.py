@@ -251,10 +251,10 @@ def _check_dead(history: History, final: FinalState) -> None:
         before = known.setdefault((key, row.message_index), row)
         if before is not row:
             violate("I13", f"{key}: {row.message_index} is a dead letter twice: {before} and {row}")
-        number = history.seen.get((key[0], key[2]), {}).get(row.message_index, -1)
         if row.cause == "expired":
-            if history.payloads[number].expires_ms > row.died_ms and not history.counts["fault clock jump"]:
-                violate("I13", f"{key}: {row} has not expired")
+            number = history.seen[key[0], key[2]][row.message_index]
+            if history.payloads[number].expires_ms > row.died_ms:
+                violate("I13", f"{key}: {row} has not expired: {history.payloads[number]}")
         elif not standing.may_be_dead(row.message_index, history.rules_of(key[0], key[1])):
             tries = standing.lends[row.message_index], standing.failures[row.message_index]
             violate("I13", f"{key}: {row} was lent {tries[0]} times and failed {tries[1]} times")

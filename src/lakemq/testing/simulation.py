@@ -15,7 +15,9 @@ from functools import partial
 from itertools import count
 from random import Random
 
+from lakemq.delivery.settlement import DeadLetter
 from lakemq.embedded import Engine
+from lakemq.errors import LakeMQError
 from lakemq.testing.actor import Client, Stage, TopicFacts
 from lakemq.testing.actor_consumer import Consumer
 from lakemq.testing.actor_observer import Auditor, Observer
@@ -377,10 +379,23 @@ class Simulation:
         numbers = {one.number: one for one in state.metadata.subscriptions.values()}
         for row in state.dead_letters.rows():
             if row.subscription in numbers:
+                self._open_dead(engine, row)
                 final.dead.append(((row.topic_name, row.app, row.partition), row))
         self.counts["dead letters"] += len(final.dead)
         self.counts["messages"] += sum(len(payloads) for _, payloads in auditor.found.values())
         return final
+
+    def _open_dead(self, engine: Engine, row: DeadLetter) -> None:
+        """A dead letter can be read as long as it is one; nobody else may have seen it before its segment went."""
+        if row.topic_name in self.history.dropped:
+            return
+        try:
+            message, _ = engine.broker.references.read(row.position, row.message_index)
+        except LakeMQError as error:
+            violate("I13", f"{row} cannot be read: {error}")
+        self.history.body_of(
+            row.topic_name, row.partition, row.message_index, bytes(message.body), self.clock.monotonic_ms()
+        )
 
     def _leave(self) -> None:
         """All clients go, and nobody of them waits for an answer in vain."""

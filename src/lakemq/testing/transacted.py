@@ -29,9 +29,9 @@ class Transacted:
                 violate("I11", f"{self} was {outcome}")
             self.told = outcome
         elif code == DECIDED_OTHERWISE:
-            # A refusal does not wait for a sync: what it tells of may be gone with the power.
             if self.told == outcome:
                 violate("I11", f"{self} was not {outcome} a second time: code {code}")
+            self.told = OPPOSITE[outcome]
         elif code == NOT_FOUND and self.told and self.is_sure:
             violate("I11", f"the outcome of {self} was forgotten: asked for {outcome}, code {code}")
 
