@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from lakemq.client.blocking import Client
 from lakemq.client.outgoing import Message

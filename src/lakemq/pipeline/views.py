@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from lakemq.pipeline import schema
 from lakemq.pipeline.archive_plan import ArchivedTopic, cluster_of

@@ -1,0 +1,107 @@
+"""`df.write.format("lakemq")` and `writeStream`: at least once, or with exactlyOnce once."""
+
+import os
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs the extra spark")
+
+from pyspark.errors import PySparkException
+
+import lakemq
+
+
+def rows(spark, count):
+    return spark.range(count).selectExpr(
+        "cast(id as string) value", "concat('k', id % 5) key", "map('h', cast(id as string)) headers", "array('a') tags"
+    )
+
+
+def send(frame, topics, **options):
+    frame.write.format("lakemq").options(servers=topics.url, **options).mode("append").save()
+
+
+def values(topics, spark, topic):
+    return sorted(int(row["value"]) for row in topics.read(spark, subscribe=topic).collect())
+
+
+@pytest.mark.parametrize("once", ["false", "true"])
+def test_every_row_is_a_message_with_its_key_headers_and_tags(spark, topics, once):
+    topic = topics.make()
+    send(rows(spark, 3000), topics, topic=topic, exactlyOnce=once)
+    found = topics.read(spark, subscribe=topic).collect()
+    assert sorted(int(row["value"]) for row in found) == list(range(3000))
+    assert all(row["key"] == f"k{int(row['value']) % 5}" for row in found)
+    assert all(row["headers"] == {"h": row["value"].decode()} and row["tags"] == ["a"] for row in found)
+
+
+def test_rows_may_say_themselves_where_they_go(spark, topics):
+    first, second = topics.make(), topics.make()
+    frame = spark.range(10).selectExpr("cast(id as string) value", f"if(id < 4, '{first}', '{second}') topic")
+    send(frame, topics)
+    assert (len(values(topics, spark, first)), len(values(topics, spark, second))) == (4, 6)
+
+
+def stream(spark, topics, source, target, checkpoint):
+    frame = spark.readStream.format("lakemq").options(servers=topics.url, subscribe=source, startingOffsets="earliest")
+    frame = frame.option("maxOffsetsPerTrigger", 400).load().select("key", "value")
+    options = {"servers": topics.url, "topic": target, "exactlyOnce": "true", "name": f"copy {target}"}
+    writer = frame.writeStream.format("lakemq").options(**options).option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination(120)
+
+
+def test_a_batch_that_is_run_again_is_sent_once(spark, topics, tmp_path):
+    source, target = topics.make(), topics.make()
+    topics.fill(source, 1000)
+    stream(spark, topics, source, target, tmp_path)
+    forget_last_commit(tmp_path)
+    stream(spark, topics, source, target, tmp_path)
+    assert values(topics, spark, target) == list(range(1000))
+    with lakemq.connect(topics.url, app="spark") as mq:
+        assert mq.session(target).tpc_recover() == [], "what the second run prepared was rolled back"
+
+
+def forget_last_commit(checkpoint):
+    """As if the driver had died between the sink's commit and Spark's own note of it."""
+    directory = checkpoint / "commits"
+    last = max(int(name) for name in os.listdir(directory) if name.isdigit())
+    for name in (str(last), f".{last}.crc"):
+        (directory / name).unlink(missing_ok=True)
+
+
+def test_what_a_dead_task_left_is_not_seen_and_is_cleaned_up(spark, topics, tmp_path):
+    from lakemq.client.outgoing import Message
+    from lakemq.pipeline.sink import prepare_messages
+
+    source, target = topics.make(), topics.make()
+    topics.fill(source, 10)
+    with lakemq.connect(topics.url, app="spark") as mq:
+        prepare_messages(mq, iter([(target, Message(b"999"))]), f"copy {target}", 0, "0.1")
+        stream(spark, topics, source, target, tmp_path)
+        assert values(topics, spark, target) == list(range(10))
+        assert mq.session(target).tpc_recover() == []
+
+
+@pytest.mark.parametrize(
+    ("frame", "options", "text"),
+    [
+        (lambda s: s.range(3), {"topic": "x"}, "there is no column value"),
+        (lambda s: s.range(3).selectExpr("cast(id as string) value"), {}, "Give option topic, or a column topic"),
+        (lambda s: s.range(3).selectExpr("id value"), {"topic": "x"}, "column value is bigint"),
+        (
+            lambda s: s.range(3).selectExpr("cast(id as string) value", "id total"),
+            {"topic": "x"},
+            "column total cannot",
+        ),
+    ],
+)
+def test_rows_that_cannot_be_sent_are_refused_before_the_first(spark, topics, frame, options, text):
+    with pytest.raises(PySparkException, match=text):
+        send(frame(spark), topics, **options)
+
+
+def test_a_topic_cannot_be_overwritten(spark, topics):
+    writer = rows(spark, 1).write.format("lakemq").options(servers=topics.url, topic=topics.make())
+    with pytest.raises(PySparkException, match="cannot be overwritten"):
+        writer.mode("overwrite").save()
