@@ -22,7 +22,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(BASE): $(BIN)/python $(SOURCES_OF_BUILD)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[spark]"
 	@touch $@
 
 $(DEV): $(BIN)/python $(SOURCES_OF_BUILD)

@@ -21,6 +21,7 @@ from rich.table import Table
 
 import lakemq
 from lakemq.cli.demo_delivery import DeliveryDemo
+from lakemq.cli.demo_pipeline import PipelineDemo
 from lakemq.cli.failure import CommandError
 from lakemq.errors import LakeMQError
 
@@ -46,11 +47,12 @@ class _Demo:
 
     def run(self) -> None:
         """All steps; CommandError if something does not add up."""
-        self._console.print("[bold]LakeMQ demo[/bold]: a broker, a producer and three kinds of consumers\n")
+        self._console.print("[bold]LakeMQ demo[/bold]: a broker, a producer, three kinds of consumers, and a lake\n")
         with self._broker() as broker:
             with lakemq.connect(
                 broker.url, app="shop", admin_url=broker.admin_url, admin_token=broker.admin_token
             ) as mq:
+                mq.admin.ensure_topic(TOPIC, partitions=4, is_archived=True)
                 self._send(mq)
                 self._consume(mq, "billing")
                 self._consume(mq, "mailer")
@@ -60,6 +62,7 @@ class _Demo:
             with lakemq.connect(broker.url, app="shop") as mq:
                 self._after_the_kill(mq)
                 self._refuse(mq)
+                PipelineDemo(mq, broker.url, self._directory / "lake", self._say, self._expect).run()
         self._summary()
 
     def _say(self, text: str) -> None:
@@ -176,7 +179,7 @@ class _Demo:
             raise CommandError(f"{len(wrong)} of {len(self._rows)} do not add up")
         self._console.print(
             "\nNext: [bold]lakemq dev[/bold] in one terminal, [bold]lakemq send orders hello[/bold] and "
-            "[bold]lakemq recv orders[/bold] in another; docs/client.md for programs."
+            "[bold]lakemq recv orders[/bold] in another; docs/client.md for programs, docs/pipeline.md for Spark."
         )
 
 
