@@ -14,7 +14,7 @@ from lakemq.broker.config import BrokerConfig
 from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.metrics import Metrics
-from lakemq.broker.produce import Producing, RunReply
+from lakemq.broker.produce import SEND_TIME, SEND_TIME_OFFSET, Producing, RunReply
 from lakemq.broker.sessions import Alike, Connection, ProduceRoute
 from lakemq.broker.waiters import Buffers, Reply, Waiters
 from lakemq.errors import LakeMQError
@@ -139,6 +139,7 @@ class Runs:
         now_ms, monotonic_ms = now
         synced_position = self._group.journal.synced_position
         in_flight_max = self._limits.in_flight_bytes_max
+        stored_run = self._ledger.tracing.stored
         position, buffers, changes, runs = turn.position, turn.buffers, turn.changes, turn.runs
         for arrival in arrivals:
             connection, frames = arrival
@@ -180,6 +181,9 @@ class Runs:
                     change.entries.append(entries)
                     change.message_count += message_count
                     change.size += size
+                    if route.traced is not None:
+                        sent_ms = SEND_TIME.unpack_from(buffers[-1], SEND_TIME_OFFSET)[0]
+                        stored_run(route.traced, position, partition, next_index, change.next_index, sent_ms, now_ms)
                     if route.is_flush:
                         turn.flushed.append(RunReply(connection, position, answers, route, requests, at - began, now))
                     else:

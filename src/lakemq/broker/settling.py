@@ -130,6 +130,7 @@ class Settling:
     ) -> None:
         full = connection.full_topic(name)
         topic, subscription = self._access.subscription(full, app, now)
+        self._access.check_lends(topic, app)
         lending = self._consuming.lending(topic, subscription)
         wrong = {wish.outcome for wish in wishes} - _OUTCOMES
         if wrong:
@@ -326,6 +327,7 @@ class Settling:
         if not entries:
             return
         end = self._outcomes.write(lending, entries, now)
+        self._ledger.tracing.acked(lending, partition, runs, entries, now)
         loans = lending.loans
         for first, after in runs:
             loans.settle(partition, first, after)
@@ -410,6 +412,7 @@ class Settling:
         if not policy.is_retry or policy.error_times <= 0 or times < policy.error_times:
             ended: list[Entry] = [LeaseEnded(lending.number, lease.partition, *run) for run in runs]
             self._ledger.settle(ended, now.wall_ms)
+            self._ledger.tracing.lease_ended(lending, lease, _TIMED_OUT, now)
             return
         numbers = [number for first, after in runs for number in range(first, after)][:_EXPIRED_COUNT_MAX]
         if lending.is_ordered or policy.is_sequential:
