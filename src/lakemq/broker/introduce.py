@@ -82,7 +82,8 @@ class Introducing:
             connection.language = command.language
             connection.client_version = command.version[:64]
             connection.name = f"{self._config.broker_id}-{connection.port.id}"
-            connection.client = f"{connection.name}@{command.ip[:_IP_CHARACTERS_MAX] or connection.port.host}"
+            connection.address = f"@{command.ip[:_IP_CHARACTERS_MAX] or connection.port.host}"
+            connection.client = connection.name + connection.address
         self._after_write(connection, header, AddConnectionAck(connection.name, self._notice()), now)
 
     def remove_connection(self, connection: Connection, header: Header, command: RemoveConnection, now: Now) -> None:

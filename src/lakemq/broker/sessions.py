@@ -64,7 +64,8 @@ class Connection:
     region: str = ""
     namespace: str = ""
     name: str = ""  # the connectionId
-    client: str = ""  # connectionId@address, as events name it
+    client: str = ""  # connectionId@address, as events name who receives
+    address: str = ""  # @address, as they name who sends: those who send from one place are not told apart
     language: int = 8
     client_version: str = ""
     has_spoken: bool = False
