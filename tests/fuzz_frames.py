@@ -27,7 +27,19 @@ from lakemq.message import BatchItem, BatchMessage, Message, Source
 from lakemq.wire import session
 from lakemq.wire.commands import KINDS, decode_request, decode_response, encode_error, encode_request, encode_response
 from lakemq.wire.dialect import Dialect, Form
-from lakemq.wire.fields import Array, Boolean, ByDialect, Double, JoyqueueOnly, Number, Pair, Present, String, Struct
+from lakemq.wire.fields import (
+    Array,
+    Boolean,
+    ByDialect,
+    Bytes,
+    Double,
+    JoyqueueOnly,
+    Number,
+    Pair,
+    Present,
+    String,
+    Struct,
+)
 from lakemq.wire.frame import FrameDecoder
 from lakemq.wire.header import Header, read_header
 from lakemq.wire.messages import EMPTY, MessageBlock, Messages
@@ -99,6 +111,8 @@ def example_of(layout, form, rng):
             return rng.choice((0.0, 99.5, -1e300))
         case String():
             return rng.choice(TEXTS)
+        case Bytes():
+            return rng.choice(TEXTS).encode()
         case Array():
             return tuple(one(layout.element) for _ in range(rng.choice((0, 1, 2, 2))))
         case Pair():

@@ -53,6 +53,7 @@ from lakemq.testing.plan import Plan
 from lakemq.testing.simulation import Simulation
 from lakemq.testing.storage_model import TallyFold
 from lakemq.wire.consume import TopicMessages
+from sim import planted_archive as archive
 from sim import planted_delivery as delivery
 from storage.fix_fold import FoldEngine, FoldStore
 
@@ -1193,5 +1194,36 @@ PLANTED_BROKER = [
         "ack of a retry taken back and not queued again",
         delivery.retry_taken_back_and_not_queued,
         delivery.a_refused_ack_of_a_retry,
+    ),
+    PlantedBug(
+        "archive mark ignored by retention",
+        archive.mark_ignored_by_retention,
+        schedules_with(count=40, where=archive.drops_early),
+    ),
+    PlantedBug(
+        "archive mark ahead of what was read",
+        archive.mark_ahead_of_what_was_read,
+        schedules_with(count=40, where=archive.drops_early),
+    ),
+    PlantedBug(
+        "events of a run lost",
+        archive.events_of_a_run_lost,
+        schedules_with(count=40, where=archive.is_archived_in_peace),
+    ),
+    PlantedBug("event counted twice", archive.event_counted_twice, schedules_with(count=40, where=archive.is_archived)),
+    PlantedBug(
+        "events of a refused turn kept",
+        archive.events_of_a_refused_turn_kept,
+        schedules_with("disk full", "write error", where=archive.is_archived),
+    ),
+    PlantedBug(
+        "acks of retries not noted",
+        archive.acks_of_retries_not_noted,
+        schedules_with(count=40, where=archive.is_archived_in_peace),
+    ),
+    PlantedBug(
+        "deliveries not noted",
+        archive.deliveries_not_noted,
+        schedules_with(count=40, where=archive.is_archived_in_peace),
     ),
 ]

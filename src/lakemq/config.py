@@ -14,11 +14,12 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from lakemq.broker.config import ASSIGNOR, BrokerConfig
+from lakemq.broker.config import ASSIGNOR, ArchiveConfig, BrokerConfig
 from lakemq.broker.limits import BrokerLimits
 from lakemq.delivery.delays import DelayLimits
 from lakemq.delivery.transactions import TransactionLimits
-from lakemq.errors import LakeMQError
+from lakemq.errors import BadParameterError, LakeMQError
+from lakemq.names import app_name
 from lakemq.storage.config import StorageConfig
 from lakemq.storage.retention import RetentionPolicy
 from lakemq.storage.sync_policy import SyncPolicy
@@ -94,11 +95,13 @@ SECTIONS: dict[str, tuple[type, ...]] = {
     "transactions": (TransactionLimits,),
     "storage": (StorageConfig, _StorageKeys),
     "retention": (RetentionPolicy,),
+    "archive": (ArchiveConfig,),
     "admin": (AdminConfig,),
     "log": (LogConfig,),
 }
 # Sections of their own, flattened, or decided by how many workers there are.
-_NO_KEYS = {"retention", "limits", "delays", "transactions", "sync_policy", "group_ids", "owns_metadata"}
+_NO_KEYS = {"retention", "limits", "delays", "transactions", "archive", "sync_policy", "group_ids", "owns_metadata"}
+_NO_KEYS |= {"cluster_id"}  # drawn at the first start
 _SECRETS = {"admin.token"}
 _CHOICES = {"log.format": LOG_FORMATS, "log.level": LOG_LEVELS, "broker.assignor": (ASSIGNOR,)}
 _RANGES = {
@@ -119,6 +122,7 @@ _RANGES = {
     "storage.control_reserve_bytes": (0, 1 << 40),
     "retention.age_ms": (0, 1 << 53),
     "retention.size_bytes": (0, 1 << 62),
+    "archive.lag_bytes_max": (0, 1 << 62),
 }
 
 
@@ -225,6 +229,7 @@ class Settings:
                 retention=retention,
                 delays=self._make("delays", DelayLimits),
                 transactions=self._make("transactions", TransactionLimits),
+                archive=self._make("archive", ArchiveConfig),
             ),
             self._make("storage", StorageConfig, sync_policy=policy),
         )
@@ -432,12 +437,22 @@ def _range_problem(key: Key, value: Any) -> str | None:
     if key.path == "admin.token" and value:
         if len(value) < TOKEN_CHARACTERS_MIN or not (value.isascii() and value.isprintable() and " " not in value):
             return f"a token has at least {TOKEN_CHARACTERS_MIN} printable ASCII characters and no spaces"
+    elif key.path == "archive.app":
+        return _name_problem(value)
     elif key.name in ("data", "host") and str(value) in ("", ".", "\0"):
         return "may not be empty"
     if not isinstance(value, int) or isinstance(value, bool):
         return None
     low, high = _RANGES.get(key.path, (1, 1 << 53))
     return None if low <= value <= high else f"a number from {low} to {high}, not {value}"
+
+
+def _name_problem(name: str) -> str | None:
+    try:
+        app_name(name)
+    except BadParameterError as error:
+        return str(error)
+    return None
 
 
 def _together(values: Mapping[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ same directory share one engine, which is closed with the last of them.
 import asyncio
 import atexit
 import threading
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -238,6 +239,10 @@ _hosts: dict[Path, Hosted] = {}
 _hosts_lock = threading.Lock()
 
 
+def _dev_config() -> BrokerConfig:
+    return BrokerConfig(creates_missing=True, cluster_id=uuid.uuid4().hex)
+
+
 def host_of(directory: str | None) -> tuple[Hosted, Callable[[], None]]:
     """The engine of a directory, begun if need be, and what to call when it is needed no more."""
     path = Path(directory or DIRECTORY).absolute()
@@ -246,7 +251,7 @@ def host_of(directory: str | None) -> tuple[Hosted, Callable[[], None]]:
         if hosted is None:
             path.mkdir(parents=True, exist_ok=True)
             try:
-                engine = Engine(RealDisk(str(path)), RealClock(), BrokerConfig(creates_missing=True))
+                engine = Engine(RealDisk(str(path)), RealClock(), _dev_config())
             except ForeignDirectoryError as error:
                 raise BrokerUnreachableError(f"{path} cannot be opened: {error}") from None
             except DirectoryLockedError:

@@ -69,6 +69,7 @@ def reading_of(broker: Broker, loop_lag_seconds: float = 0.0) -> Reading:
         synced_messages=metrics.synced_messages,
         connections_opened=metrics.connections_opened,
         bugs=metrics.bugs,
+        events_dropped=broker.ledger.tracing.dropped_count,
         connections=len(broker.sessions.connections),
         parked_polls=broker.consuming.deadlines.waiting,
         in_flight_bytes=sum(one.in_flight_bytes for one in broker.sessions.connections.values()),
@@ -82,6 +83,7 @@ def reading_of(broker: Broker, loop_lag_seconds: float = 0.0) -> Reading:
         dead_letters=len(state.dead_letters),
         delays=state.delays.pending,
         transactions=len(state.transactions.open),
+        archive_lags=broker.archiving.lags(),
         lateness=Histogram(DURATION_BOUNDS_MS, tuple(broker.delaying.lateness.counts), broker.delaying.lateness.sum_ms),
         loop_lag_seconds=loop_lag_seconds,
     )

@@ -11,6 +11,7 @@ import logging
 import resource
 import signal
 import socket
+import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -126,7 +127,7 @@ class Service:
         self._group = open_group(RealDisk(str(self.config.data)), self.config.storage, state)
         for note in self._group.notes:
             _LOG.warning("recovery: %s", note)
-        self.broker = Broker(_within_files(self.config), self, self._group, state, self._now())
+        self.broker = Broker(_named(_within_files(self.config)), self, self._group, state, self._now())
         self._receive = self.broker.receive
         self._receive_all = self.broker.receive_all
         for one in self.config.neighbours:
@@ -435,6 +436,11 @@ def _within_files(config: ServeConfig) -> BrokerConfig:
     connections_max = max(room, files_max // 4)
     _LOG.warning("at most %d connections: no more than %d files may be open", connections_max, files_max)
     return replace(config.broker, limits=replace(limits, connections_max=connections_max))
+
+
+def _named(config: BrokerConfig) -> BrokerConfig:
+    """With an id for the data, in case they have none yet."""
+    return config if config.cluster_id else replace(config, cluster_id=uuid.uuid4().hex)
 
 
 def _nobody(session: Any, frames: memoryview, now: Now) -> None:

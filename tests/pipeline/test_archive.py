@@ -29,12 +29,18 @@ def archive(spark, topics, lake, names, **settings):
     return Archive(spark, ArchiveSettings(server_of(topics), str(lake), tuple(names), **settings)).run()
 
 
-def check(topics, lake):
-    """The lake is right in itself, and as far as the broker was told."""
+def check(topics, lake, topic):
+    """The lake is right in itself, and as far as the broker was told of that topic."""
     opened = Lake.open(str(lake))
-    report = verify(opened, told_positions(server_of(topics)))
+    number = number_of(topics, topic)
+    told = {key: at for key, at in told_positions(server_of(topics)).items() if key.topic_id == number}
+    report = verify(opened, told)
     assert [str(problem) for problem in report.problems] == []
     return opened
+
+
+def number_of(topics, topic):
+    return {one["name"]: one["number"] for one in topics.mq.inspect("cluster")["topics"]}[topic]
 
 
 def bodies(spark, lake, topic):
@@ -50,7 +56,7 @@ def test_a_run_copies_all_there_is_and_the_next_only_what_is_new(spark, topics, 
     topics.fill(topic, 500, first=2000)
     assert archive(spark, topics, tmp_path, [topic], offsets_max=200).messages == 500
     assert archive(spark, topics, tmp_path, [topic]).messages == 0
-    assert bodies(spark, check(topics, tmp_path), topic) == list(range(2500))
+    assert bodies(spark, check(topics, tmp_path, topic), topic) == list(range(2500))
 
 
 def test_archived_topics_are_found_by_their_mark_and_the_broker_is_told(spark, topics, tmp_path):
@@ -59,7 +65,7 @@ def test_archived_topics_are_found_by_their_mark_and_the_broker_is_told(spark, t
     progress = Archive(spark, ArchiveSettings(server_of(topics), str(tmp_path))).run()
     assert progress.messages == 300
     assert progress.events_offsets > 0, "what happened to the messages is archived, too"
-    rows = [row for row in archived_status(check(topics, tmp_path), server_of(topics)) if row["topic"] == topic]
+    rows = [row for row in archived_status(check(topics, tmp_path, topic), server_of(topics)) if row["topic"] == topic]
     assert sum(row["archived"] for row in rows) == 300
     assert [row["behind"] for row in rows] == [0, 0]
     assert topics.lag(topic, "", app=ARCHIVE_APP) == [0, 0], "the broker may drop what is archived"
@@ -71,9 +77,9 @@ def test_a_driver_that_is_killed_loses_nothing_and_doubles_nothing(spark, topics
     for step, count in (("written", 2), ("committed", 1)):
         done = run_alone(topics, tmp_path, step, count)
         assert done.returncode == -signal.SIGKILL, done.stderr
-        check(topics, tmp_path)
+        check(topics, tmp_path, topic)
     Archive(spark, ArchiveSettings(server_of(topics), str(tmp_path))).run()
-    assert bodies(spark, check(topics, tmp_path), topic) == list(range(10_000))
+    assert bodies(spark, check(topics, tmp_path, topic), topic) == list(range(10_000))
 
 
 def run_alone(topics, lake, step, count):
@@ -87,12 +93,23 @@ def test_python_workers_that_are_killed_are_replaced_and_nothing_is_doubled(spar
     killer = Killer()
     killer.start()
     try:
-        archive(spark, topics, tmp_path, [topic], offsets_max=8000)
+        archive_in_the_end(spark, topics, tmp_path, topic)
     finally:
         killer.stop()
-    lake = check(topics, tmp_path)
+    lake = check(topics, tmp_path, topic)
     assert bodies(spark, lake, topic) == list(range(30_000))
     assert killer.killed >= 1
+
+
+def archive_in_the_end(spark, topics, lake, topic):
+    """Spark runs tasks again by itself, but not the process that plans them: then the job is started again."""
+    for _ in range(6):
+        try:
+            archive(spark, topics, lake, [topic], offsets_max=8000)
+            return
+        except Exception:
+            check(topics, lake, topic)
+    archive(spark, topics, lake, [topic])
 
 
 class Killer(threading.Thread):
@@ -182,7 +199,6 @@ def test_what_retention_has_dropped_is_read_from_the_lake(spark, topics, tmp_pat
     topic = topics.make(partitions=1)
     topics.fill(topic, 100)
     archive(spark, topics, tmp_path, [topic])
-    number = {one["name"]: one["number"] for one in topics.mq.inspect("cluster")["topics"]}[topic]
-    (found,) = find_archived(str(tmp_path), Range(topic, 0, 20, 60), number)
+    (found,) = find_archived(str(tmp_path), Range(topic, 0, 20, 60), number_of(topics, topic))
     rows = [row for batch in read_archived(found, ["offset", "value"]) for row in batch.to_pylist()]
     assert [int(row["value"]) for row in rows] == list(range(20, 60))

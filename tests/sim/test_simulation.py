@@ -77,6 +77,7 @@ def _wanted():
     wanted |= {f"committed code {code}": 1 for code in (0, 138, 139)} | {f"rolled back code {c}": 1 for c in (0, 139)}
     wanted |= {"prepare code 148": 1, "undecided": 5, "transactor dies": 5, "transactions": 100}
     wanted |= {"said failed": 100, "said dead": 20, "retries delivered": 100, "dead letters": 50, "stuck": 50}
+    wanted |= {"archived": 500, "events read": 500, "calm archives": 5, "settled by events": 100}
     wanted |= {"delays": 100, "delay late <= 100 ms": 50, "retry late <= 100 ms": 50}
     wanted |= {"checkpoints": 50, "segments dropped": 1, "refused turns": 10, "died in recovery": 1, "seeks": 1}
     return wanted | {"stopped": 10, "failed": 10, "died by kill": 10, "died by power": 10, "start refused": 1}

@@ -64,6 +64,8 @@ from lakemq.wire.own import (
     FetchRangeAck,
     FetchTransactions,
     FetchTransactionsAck,
+    Inspect,
+    InspectAck,
     PartitionRange,
     PartitionTime,
     SetFilter,
@@ -1123,6 +1125,8 @@ _OWN = {
         response(65, 65),
         FetchTransactionsAck((TransactionFound("mine-1", "xa:1:Zw:", 1700000000000, 60000, 3),)),
     ),
+    "documented/66_inspect.request": Expected(request(66, 66), Inspect("deliveries", "orders", "shop", "billing", 100)),
+    "documented/66_inspect.response": Expected(response(66, 66), InspectAck(0, "billing", b'{"apps":[]}')),
 }
 
 EXPECTED: dict[str, Expected] = _SESSION | _METADATA | _COORDINATE | _CONSUME | _PRODUCE | _OWN | _JOYQUEUE

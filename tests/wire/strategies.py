@@ -179,6 +179,7 @@ _BY_TYPE = {
     fields.Boolean: lambda layout, form: st.booleans(),
     fields.Double: lambda layout, form: st.floats(allow_nan=False),  # NaN is not equal to itself
     fields.String: _string,
+    fields.Bytes: lambda layout, form: st.binary(max_size=300),
     fields.Array: _array,
     fields.Pair: lambda layout, form: st.tuples(values_of(layout.first, form), values_of(layout.second, form)),
     fields.Struct: _struct,

@@ -8,7 +8,9 @@ from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.sessions import Connection
 from lakemq.cluster.metadata import Subscription, Topic
+from lakemq.delivery.trace_record import EVENTS_TOPIC
 from lakemq.errors import (
+    BadParameterError,
     BrokerNotReadableError,
     BrokerNotWritableError,
     ConsumePausedError,
@@ -37,7 +39,7 @@ class Access:
         """A topic that exists, or does now."""
         topic = self._ledger.metadata.topics.get(name)
         if topic is None:
-            if not self._config.creates_missing:
+            if not self._config.creates_missing or name == EVENTS_TOPIC:
                 raise TopicNotFoundError(f"there is no topic {name!r}")
             if self.is_draining:  # to be asked for again, of the broker that comes after
                 raise ServiceUnavailableError("the broker is stopping and makes no topic")
@@ -60,6 +62,7 @@ class Access:
             raise ServiceUnavailableError("the broker is stopping")
         if not self.is_writable:
             raise BrokerNotWritableError("the broker was set to take no messages")
+        check_writable(topic_name)
         topic = self.topic(topic_name, now)
         subscription = self._ledger.metadata.subscription(topic_name, app)
         if subscription is None or subscription.producer is None:
@@ -103,6 +106,15 @@ class Access:
             raise TopicNotReadableError(f"{connection.port.host} may not receive from topic {topic_name!r}")
         return topic, subscription, policy
 
+    def is_archive(self, topic: Topic, app: str) -> bool:
+        """Whether that app is on that topic as the archive: it reads by partition, and its ack index is a mark."""
+        return topic.is_archived and app == self._config.archive.app
+
+    def check_lends(self, topic: Topic, app: str) -> None:
+        """BadParameterError if nothing is lent to that app."""
+        if self.is_archive(topic, app):
+            raise BadParameterError(f"app {app!r} is the archive of topic {topic.name!r}: it reads by partition")
+
     def led_partitions(self, topic: Topic) -> Sequence[int]:
         """The partitions of a topic that this broker holds."""
         group_id = self._config.group_id
@@ -118,3 +130,9 @@ class Access:
         owner = owner_name(app)
         if owner not in self._ledger.metadata.apps:
             self._changes.create_app(owner, now, is_open=True)
+
+
+def check_writable(topic: str) -> None:
+    """TopicNotWritableError if only the broker itself writes there."""
+    if topic == EVENTS_TOPIC:
+        raise TopicNotWritableError(f"only the broker writes to topic {topic!r}")

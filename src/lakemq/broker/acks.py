@@ -91,6 +91,9 @@ class Acking:
         self._consuming.check_leads(topic, partition)
         first = self._group.first_index(topic.number, partition)
         visible = self._group.visible_index(topic.number, partition)
+        mark = self._ledger.state.acks.get(subscription.number, partition)
+        if self._access.is_archive(topic, app) and (index == OLDEST_INDEX or 0 <= index <= mark):
+            return mark  # what is archived stays so
         if index == NEWEST_INDEX:
             index = visible
         elif index == OLDEST_INDEX:

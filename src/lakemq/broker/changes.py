@@ -4,7 +4,7 @@ Used by operators and, where the broker creates what is missing, by the first re
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from lakemq.cluster.metadata import (
 )
 from lakemq.delivery.ack_index import AckRow
 from lakemq.delivery.filters import parse_filter
+from lakemq.delivery.trace_record import EVENTS_TOPIC
 from lakemq.errors import BadParameterError, NameTakenError, TopicNotFoundError, UnknownNameError
 from lakemq.names import AppName, app_name, owner_of, topic_name
 from lakemq.policy import ConsumerPolicy, ProducerPolicy
@@ -56,6 +57,8 @@ class Changes:
         """A new topic; BadParameterError if there is one of that name."""
         metadata = self._ledger.metadata
         topic_name(name)
+        if name == EVENTS_TOPIC:
+            raise BadParameterError(f"topic {name!r} is made when the first topic is archived")
         if name in metadata.topics:
             raise NameTakenError(f"topic {name!r} exists already")
         if type not in TOPIC_TYPES:
@@ -98,10 +101,67 @@ class Changes:
     def drop_topic(self, name: str, now: Now) -> None:
         """Forget a topic and its subscriptions; its messages go when retention takes their segments."""
         self._topic(name)
+        if name == EVENTS_TOPIC and any(one.is_archived and one.name != name for one in self._topics()):
+            raise BadParameterError(f"topic {name!r} is there as long as any topic is archived")
         self._ledger.change({"op": "drop_topic", "name": name}, now.wall_ms)
 
     def _put_topic(self, topic: Topic, now: Now) -> None:
-        self._ledger.change({"op": "put_topic", "topic": asdict(topic)}, now.wall_ms)
+        """Put it into force, together with what archiving it takes."""
+        before = self._ledger.metadata.topics.get(topic.name)
+        changes: list[dict[str, Any]] = [{"op": "put_topic", "topic": asdict(topic)}]
+        if topic.is_archived:
+            changes += self._archive_changes(self._ledger.metadata.apply(changes[0]), topic)
+        elif before is not None and before.is_archived:
+            changes += self._free_changes(topic)
+        self._ledger.change(changes[0] if len(changes) == 1 else _together(changes), now.wall_ms)
+
+    def _topics(self) -> Iterable[Topic]:
+        return self._ledger.metadata.topics.values()
+
+    # --- archived topics -----------------------------------------------------------------------------------------
+
+    def complete(self, now: Now) -> None:
+        """The data get their name, and archived topics what archiving takes, as far as they do not have it."""
+        if not self._config.owns_metadata:
+            return
+        if self._config.cluster_id and not self._ledger.metadata.cluster:
+            self._ledger.change({"op": "name_cluster", "id": self._config.cluster_id}, now.wall_ms)
+        for topic in [one for one in self._topics() if one.is_archived]:
+            changes = self._archive_changes(self._ledger.metadata, topic)
+            if changes:
+                self._ledger.change(_together(changes), now.wall_ms)
+
+    def _archive_changes(self, metadata: Metadata, topic: Topic) -> list[dict[str, Any]]:
+        """What is missing for a topic to be archived: the archive's app, its subscription, and the topic of events."""
+        name = self._config.archive.app
+        changes: list[dict[str, Any]] = []
+
+        def put(change: dict[str, Any]) -> None:
+            nonlocal metadata
+            changes.append(change)
+            metadata = metadata.apply(change)
+
+        def subscribe(to: str) -> None:
+            old = metadata.subscription(to, name) or Subscription(metadata.next_number, to, name)
+            if old.consumer is None:
+                policy = ConsumerPolicy(batch_size=self._config.batch_size_default)
+                new = replace(old, consumer=policy, start="earliest")
+                put({"op": "put_subscription", "subscription": asdict(new)})
+
+        owner = owner_name(name)
+        if owner not in metadata.apps:
+            put({"op": "put_app", "app": asdict(App(owner, is_open=self._config.creates_missing))})
+        subscribe(topic.name)
+        if EVENTS_TOPIC not in metadata.topics:  # one partition for each broker, which writes to its own
+            events = Topic(metadata.next_number, EVENTS_TOPIC, groups=self._group_ids, is_archived=True)
+            put({"op": "put_topic", "topic": asdict(events)})
+            subscribe(EVENTS_TOPIC)
+        return changes
+
+    def _free_changes(self, topic: Topic) -> list[dict[str, Any]]:
+        """The archive is done with a topic: its mark is forgotten."""
+        old = self._ledger.metadata.subscription(topic.name, self._config.archive.app)
+        return [self._less(old, None if old.producer is None else "consumer")] if old is not None else []
 
     def _topic(self, name: str) -> Topic:
         topic = self._ledger.metadata.topics.get(name)
@@ -164,6 +224,8 @@ class Changes:
     def drop_app(self, name: str, now: Now) -> None:
         """Forget an app with its tokens and subscriptions."""
         self._app(name)
+        if name == owner_name(self._config.archive.app) and any(one.is_archived for one in self._topics()):
+            raise BadParameterError(f"app {name!r} is the archive's, and topics are archived")
         self._ledger.change({"op": "drop_app", "name": name}, now.wall_ms)
 
     def _put_app(self, app: App, now: Now) -> None:
@@ -221,14 +283,19 @@ class Changes:
         old = self._ledger.metadata.subscription(topic, app)
         if old is None or (role is not None and getattr(old, role) is None):
             raise UnknownNameError(f"app {app!r} has no subscription to topic {topic!r}")
+        if app == self._config.archive.app and self._topic(topic).is_archived and role != "producer":
+            raise BadParameterError(f"app {app!r} is the archive's, and topic {topic!r} is archived")
+        self._ledger.change(self._less(old, role), now.wall_ms)
+
+    def _less(self, old: Subscription, role: str | None) -> dict[str, Any]:
+        """The change that takes a role away, or all."""
         kept = (old.producer if role == "consumer" else None), (old.consumer if role == "producer" else None)
         if kept == (None, None):
-            self._ledger.change({"op": "drop_subscription", "topic": topic, "app": app}, now.wall_ms)
-            return
+            return {"op": "drop_subscription", "topic": old.topic, "app": old.app}
         # A consumer that comes back is another one: what is remembered by the old number is not its.
         number = old.number if kept[0] is None else self._ledger.metadata.next_number
         new = replace(old, number=number, producer=kept[0], consumer=kept[1])
-        self._ledger.change({"op": "put_subscription", "subscription": asdict(new)}, now.wall_ms)
+        return {"op": "put_subscription", "subscription": asdict(new)}
 
     def _start(self, subscription: Subscription, topic: Topic, now: Now) -> None:
         """A new consumer begins: at the oldest message, which needs no record, or behind the newest."""
@@ -286,6 +353,10 @@ class Changes:
 def owner_name(app: str) -> str:
     """The part of an app's name that has the tokens."""
     return owner_of(AppName(app))
+
+
+def _together(changes: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"op": "archive_topic", "changes": changes}
 
 
 def _checked_flags(flags: Mapping[str, Any]) -> dict[str, bool]:

@@ -11,6 +11,15 @@ ASSIGNOR = "even"
 
 
 @dataclass(frozen=True, slots=True)
+class ArchiveConfig:
+    """Who copies archived topics to the lake, and how long the broker waits for it."""
+
+    app: str = "lakemq-archive"
+    # Further behind than so many bytes of the journal, retention does not wait for it any more. 0: it waits for ever.
+    lag_bytes_max: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerConfig:
     """Times in milliseconds."""
 
@@ -48,4 +57,7 @@ class BrokerConfig:
     # How many sent ids are remembered, and for how long, to store a repeated send once.
     uniq_ids_max: int = 50_000
     uniq_ids_ms: int = 3_600_000
+    archive: ArchiveConfig = field(default_factory=ArchiveConfig)
+    # What the data are called if they have no name yet: random, made by whoever starts the broker. Empty: none.
+    cluster_id: str = ""
     limits: BrokerLimits = field(default_factory=BrokerLimits)

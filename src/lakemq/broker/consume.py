@@ -105,6 +105,7 @@ class Consuming:
         topic, subscription, policy = self._access.consumer(connection, name, command.app, now)
         if (name, command.app) not in connection.consumers:
             raise ConsumerNotFoundError(f"the connection did not send ADD_CONSUMER for topic {wish.topic!r}")
+        self._access.check_lends(topic, command.app)
         lending = self.lending(topic, subscription)
         if not self._access.led_partitions(topic):
             raise NotLeaderForFetchError(f"no partition of topic {wish.topic!r} is at this broker")
@@ -120,6 +121,10 @@ class Consuming:
             self._lendings[subscription.number] = lending
             self._by_topic.setdefault(topic.number, []).append(lending)
         return lending
+
+    def known_lending(self, subscription: Subscription) -> Lending | None:
+        """The same, if it has begun."""
+        return self._lendings.get(subscription.number)
 
     # --- long polls --------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from lakemq.broker.access import Access
 from lakemq.broker.acks import Acking
 from lakemq.broker.admin import Admin
 from lakemq.broker.answers import code_of, refusal, send
+from lakemq.broker.archiving import Archiving
 from lakemq.broker.changes import Changes
 from lakemq.broker.config import BrokerConfig
 from lakemq.broker.consume import Consuming
@@ -35,6 +36,7 @@ from lakemq.broker.events import (
     Tick,
     TurnEnded,
 )
+from lakemq.broker.inspecting import Inspecting
 from lakemq.broker.introduce import Introducing
 from lakemq.broker.keeping import Keeping
 from lakemq.broker.ledger import Ledger, State
@@ -75,7 +77,16 @@ from lakemq.wire.coordinate import FetchAssignedPartition, FindCoordinator
 from lakemq.wire.dialect import Dialect
 from lakemq.wire.header import Header, read_header
 from lakemq.wire.metadata import FetchCluster
-from lakemq.wire.own import TRANSACT_NUMBER, ExtendLease, FetchRange, FetchTransactions, SetFilter, Settle, Transact
+from lakemq.wire.own import (
+    TRANSACT_NUMBER,
+    ExtendLease,
+    FetchRange,
+    FetchTransactions,
+    Inspect,
+    SetFilter,
+    Settle,
+    Transact,
+)
 from lakemq.wire.produce import (
     FetchProduceFeedback,
     ProduceMessage,
@@ -140,7 +151,11 @@ class Broker:
         self.delaying = Delaying(self.ledger, config, self.access, self.metrics, world.note, config.delays, self.clock)
         self._producing = Producing(*shared, self._transacting, self.delaying)
         self._runs = Runs(self.ledger, config, self.access, self._producing, self._waiters, self.metrics)
-        self._keeping = Keeping(self.ledger, config, world, self.references, self.delaying, self._transacting, now)
+        self.archiving = Archiving(self.ledger, config, self.access, self.metrics, world)
+        self._keeping = Keeping(
+            self.ledger, config, world, self.references, self.delaying, self._transacting, self.archiving, now
+        )
+        self._inspecting = Inspecting(self.ledger, config, self.access, self.consuming)
         self.routing = Routing(self.ledger, config, self.access)
         self._introducing = Introducing(
             self.ledger, config, self.access, self.consuming, self.routing, self._waiters, self.changes
@@ -175,6 +190,7 @@ class Broker:
         self._swept_ms = now.monotonic_ms
         self._seen_version = self.ledger.metadata.version
         self._drain_until_ms = 0
+        self._is_complete = True
         self._is_over = False
         self._unsynced_high = config.limits.unsynced_bytes_high
         self._events: dict[type, Callable[[Any, Now], None]] = {
@@ -219,12 +235,14 @@ class Broker:
             FetchProduceFeedback: self._transacting.feedback,
             Transact: self._transacting.transact,
             FetchTransactions: self._transacting.fetch_transactions,
+            Inspect: self._inspecting.inspect,
         }
 
         self._finish_begun(now)
 
     def _finish_begun(self, now: Now) -> None:
         """A crash may have left half of a commit: the rest is stored before anybody can see the first half."""
+        self._complete(now)
         self._transacting.finish(now)
         if not self.needs_turn:
             return
@@ -235,7 +253,17 @@ class Broker:
                 ticket.run()
                 self._group.end_sync(ticket)
         except (LakeMQError, OSError) as error:  # a full disk: it is tried again as time passes
+            self._is_complete = False
             self._world.note("error", f"what was begun before the start could not be finished: {error}")
+
+    def _complete(self, now: Now) -> None:
+        """Metadata of an earlier version, or of nobody yet, may lack what this one needs."""
+        try:
+            self.changes.complete(now)
+            self._is_complete = True
+        except LakeMQError as error:  # the same
+            self._is_complete = False
+            self._world.note("error", f"the metadata could not be completed: {error}")
 
     def handle(self, event: Event, now: Now) -> None:
         """One thing that happened."""
@@ -483,8 +511,10 @@ class Broker:
     # --- the journal -------------------------------------------------------------------------------------------
 
     def _turn_ended(self, event: TurnEnded, now: Now) -> None:
+        self.archiving.turn_ends(now)
         if self.needs_turn:
             self._write(now)
+        self.ledger.tracing.turn_ended(self._group.journal.written_position, now)
         if self.ledger.metadata.version != self._seen_version:
             self._seen_version = self.ledger.metadata.version
             self.consuming.refresh(now)
@@ -631,6 +661,8 @@ class Broker:
 
     def _sweep(self, now: Now) -> None:
         """Close those who do not introduce themselves, do not read, or have long been silent."""
+        if not self._is_complete:
+            self._complete(now)
         limits = self.config.limits
         for connection in list(self.sessions.connections.values()):
             reason = ""
@@ -658,6 +690,8 @@ class Broker:
     def _finish_draining(self, now: Now) -> None:
         is_done = self._waiters.is_empty and self._sync is None and self._checkpoint is None
         if is_done or now.monotonic_ms >= self._drain_until_ms:
+            self.ledger.tracing.turn_ended(self.ledger.end_position, now)
+            self.archiving.write_events(now)  # whoever closes the journal writes them
             for connection in list(self.sessions.connections.values()):
                 self._close(connection)
             self._is_over = True

@@ -343,8 +343,12 @@ class DeadLettering:
         subscription = self._ledger.metadata.subscription(row.topic_name, row.app)
         is_the_same = row.subscription and topic.number == row.topic
         if to == "app" and is_the_same and subscription is not None and subscription.consumer is not None:
-            return self._to_app(row, topic, subscription, by, woken, now)
-        return self._to_topic(row, by, now)
+            outcome = self._to_app(row, topic, subscription, by, woken, now)
+        else:
+            outcome = self._to_topic(row, by, now)
+        if row.cause != "rate":  # which was never in its topic
+            self._ledger.tracing.resent(row.topic, row.partition, row.message_index, row.app, outcome, now)
+        return outcome
 
     def _to_app(
         self, row: DeadLetter, topic: Topic, subscription: Subscription, by: str, woken: set[Lending], now: Now

@@ -356,6 +356,7 @@ class Delaying:
         )
         self._in_force(appended.end_position, self._delays.release(released))
         self._ledger.state.expiring.apply(parcel.topic, parcel.partition, messages)
+        self._ledger.tracing.produced(parcel.topic, parcel.partition, *appended[:2], "", "", now)
         self.counts["released"] += len(parcel.places)
         if _UNIQ_MARK in messages:
             self._remember_ids(parcel, bytearray(messages), appended.first_index, appended.end_position, now)

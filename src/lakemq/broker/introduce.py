@@ -41,6 +41,7 @@ from lakemq.wire.session import (
 )
 
 HEALTHY = 100.0
+_IP_CHARACTERS_MAX = 64
 Roles = dict[tuple[str, str], str]  # (topic, app) → id
 
 
@@ -81,6 +82,8 @@ class Introducing:
             connection.language = command.language
             connection.client_version = command.version[:64]
             connection.name = f"{self._config.broker_id}-{connection.port.id}"
+            connection.address = f"@{command.ip[:_IP_CHARACTERS_MAX] or connection.port.host}"
+            connection.client = connection.name + connection.address
         self._after_write(connection, header, AddConnectionAck(connection.name, self._notice()), now)
 
     def remove_connection(self, connection: Connection, header: Header, command: RemoveConnection, now: Now) -> None:

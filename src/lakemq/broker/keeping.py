@@ -1,10 +1,12 @@
 """Retention: which segments go, and what must be saved from them first.
 
-A retry, a dead letter, a delay or an open transaction refers to messages that may be old. When a segment is to go, the
-few messages in it that are still wanted are written again at the journal's end, and only then may it go: a message
-that waits for weeks costs its own bytes, not weeks of journal.
+What the archive does not have yet keeps its segment, and all after it. A retry, a dead letter, a delay or an open
+transaction refers to messages that may be old, too: when a segment is to go, the few messages in it that are still
+wanted are written again at the journal's end, and only then may it go. A message that waits for weeks costs its own
+bytes, not weeks of journal.
 """
 
+from lakemq.broker.archiving import Archiving
 from lakemq.broker.config import BrokerConfig
 from lakemq.broker.delaying import Delaying
 from lakemq.broker.effects import World
@@ -20,6 +22,7 @@ from lakemq.storage.journal_record import RecordType
 _CARRY_MAX = 1000  # messages written again at a time, so that others get their turn
 _SOON_MS = 1000
 _HOLDER = "delivery"
+_ARCHIVE = "archive"
 _EVERYTHING = 1 << 62
 
 
@@ -34,6 +37,7 @@ class Keeping:
         references: References,
         delaying: Delaying,
         transacting: Transacting,
+        archiving: Archiving,
         now: Now,
     ) -> None:
         self._ledger = ledger
@@ -43,12 +47,14 @@ class Keeping:
         self._references = references
         self._delaying = delaying
         self._transacting = transacting
+        self._archiving = archiving
         self._due_ms = now.monotonic_ms + config.retention_every_ms
         # What is needed from which position on is believed once the journal is synced as far as it was known then:
         # a power loss could bring back who needed more.
-        self._needed_then: tuple[int, int] | None = None
+        self._needed_then: tuple[int, int, int] | None = None
         self._lost: set[tuple[int, int]] = set()  # what cannot be read, so that nothing is kept for its sake
         self._group.hold(_HOLDER, self._needed_position())  # at a start all is durable
+        self._group.hold(_ARCHIVE, archiving.needed_position())
 
     def tick(self, now: Now) -> None:
         """See whether something can go."""
@@ -56,13 +62,17 @@ class Keeping:
             return
         journal = self._group.journal
         if self._needed_then is None:
-            self._needed_then = journal.end_position, self._needed_position()
+            self._needed_then = journal.end_position, self._needed_position(), self._archiving.needed_position()
         if journal.synced_position < self._needed_then[0]:
             self._due_ms = now.monotonic_ms + _SOON_MS
             return
-        # What became a retry or a dead letter since then may be older than all that was needed then.
-        self._group.hold(_HOLDER, min(self._needed_then[1], self._needed_position()))
+        _, needed, unarchived = self._needed_then
         self._needed_then = None
+        # What became a retry or a dead letter since then may be older than all that was needed then.
+        self._group.hold(_HOLDER, min(needed, self._needed_position()))
+        # A topic may have become archived since then, and what it has is as old as it is.
+        self._group.hold(_ARCHIVE, min(unarchived, self._archiving.needed_position()))
+        self._archiving.watch(now)
         self._due_ms = now.monotonic_ms + self._config.retention_every_ms
         try:
             dropped = self._group.retain(self._config.retention, now.wall_ms)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Container, Mapping
 from typing import Any, Protocol
 
 from lakemq.broker.config import BrokerConfig
+from lakemq.broker.tracing import Tracing
 from lakemq.cluster.metadata import Metadata, pack_change, unpack_change
 from lakemq.delivery.ack_index import AckIndexes, AckRow, pack_rows, unpack_rows
 from lakemq.delivery.dead_letters import DeadLetters
@@ -185,6 +186,8 @@ class Ledger:
         self.group = group
         self.state = state
         self.term = max(group.term, 1)
+        self.tracing = Tracing(group, state.setbacks)
+        self.tracing.look(state.metadata)
         self._undo: list[tuple[int, Callable[[], object]]] = []  # by the end of what would be taken back
 
     @property
@@ -233,11 +236,13 @@ class Ledger:
         _, end = self.append(kind, pack_change(change), now_ms)
         before = self.state.metadata
         self.state.change(change)
+        self.tracing.look(self.state.metadata)
         self.undo_with(end, lambda: self._restore(before))
         return end
 
     def _restore(self, metadata: Metadata) -> None:
         self.state.metadata = metadata
+        self.tracing.look(metadata)
 
     def move_acks(self, rows: list[AckRow], now_ms: int) -> int:
         """Set ack indexes."""

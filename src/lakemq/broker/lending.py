@@ -197,6 +197,7 @@ class Lender:
         if is_over:
             self._outcomes.die(lending, row, "expired", "its EXPIRE has passed", now)
             return None
+        self._ledger.tracing.retry_delivered(lending, row, message, connection, now)
         return block
 
     # --- the next of a partition -----------------------------------------------------------------------------------
@@ -294,7 +295,9 @@ class Lender:
             loans.offer(partition)  # there may be more behind what was left out
             return EMPTY, None
         try:
-            return self.joined(connection, slices), lease
+            block = self.joined(connection, slices)
+            self._ledger.tracing.delivered(lending, lease, slices[0].store_time_ms, connection, now)
+            return block, lease
         except ReadError:  # one of them cannot be given to this client: those before it come alone
             if count == 1:
                 raise
@@ -441,6 +444,7 @@ class Lender:
                 stuck |= {index: row for index, row in rows.items() if entry.first_index <= index < entry.next_index}
         entries = [*entries, *(row._replace(attempts=0) for row in stuck.values())]
         end = self._ledger.settle(entries, now.wall_ms)
+        self._ledger.tracing.settled(lending, entries, {}, now)
         for entry in entries:
             if isinstance(entry, Acked):
                 _, partition, first, after = entry

@@ -173,6 +173,7 @@ class Outcomes:
             row.id: row for row in map(self._ledger.state.retries.get, map(_retry_id, entries)) if row is not None
         }
         end = self._ledger.settle(entries, now.wall_ms)
+        self._ledger.tracing.settled(whose, entries, before, now)
         self.keep_in_step(whose, entries, before, end)
         return end
 

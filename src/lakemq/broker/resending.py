@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from lakemq.attributes import EXPIRE, encode_attributes
-from lakemq.broker.access import Access
+from lakemq.broker.access import Access, check_writable
 from lakemq.broker.events import Now
 from lakemq.broker.jobs import PER_SECOND_MAX, Job, Jobs, checked_by, checked_flag, checked_number
 from lakemq.broker.ledger import Ledger
@@ -65,6 +65,7 @@ class Resending:
     def target(self, name: str, partition: int) -> tuple[Topic, int]:
         """A topic that may be written to, and that partition of it, or one in its place."""
         topic = self._topic(name)
+        check_writable(name)
         if not self._access.is_writable:
             raise BrokerNotWritableError("the broker was set to take no messages")
         if not topic.is_writable:
@@ -91,6 +92,7 @@ class Resending:
             self._ledger.undo_with(appended.end_position, partial(uniq_ids.discard, key))
         if any(EXPIRE in one.attributes for one in copies):
             self._ledger.state.expiring.add(topic.number, partition)
+        self._ledger.tracing.produced(topic.number, partition, *appended[:2], "", "", now)
         self._metrics.messages_in[topic.name] += found.index_count
         self._metrics.bytes_in[topic.name] += len(messages)
         return appended
@@ -301,6 +303,9 @@ class _Copying:
             else:
                 job.move(self._ledger, job.progress.failing(after, self._name(wanted, parcel[0].first), error))
             return
+        for found in parcel:
+            goal = f"copied to {topic.name}"
+            self._ledger.tracing.resent(self._source.number, wanted.partition, found.first, "", goal, now)
         size = sum(len(one.body) for one in copies)
         job.move(self._ledger, job.progress.more(place=after, done=len(copies), bytes=size))
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from lakemq.broker.effects import Port
 from lakemq.broker.limits import Rate
+from lakemq.broker.tracing import Subject
 from lakemq.cluster.metadata import Limits, Metadata
 from lakemq.errors import ConnectionNotFoundError
 from lakemq.names import AppName, owner_of
@@ -36,6 +37,7 @@ class ProduceRoute:
     partition_offset: int  # of the first message's partition, from where the request begins
     is_plain: bool  # acked when stored, without limits: see `runs`
     alike: Alike
+    traced: Subject | None  # whose messages these are, if that is to be traced
     indexes: dict[int, PartitionIndex] = field(default_factory=dict)  # of the partitions it was used for, by number
 
 
@@ -62,6 +64,8 @@ class Connection:
     region: str = ""
     namespace: str = ""
     name: str = ""  # the connectionId
+    client: str = ""  # connectionId@address, as events name who receives
+    address: str = ""  # @address, as they name who sends: those who send from one place are not told apart
     language: int = 8
     client_version: str = ""
     has_spoken: bool = False

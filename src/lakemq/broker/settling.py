@@ -138,6 +138,7 @@ class Settling:
         """One partition's part of a request; without wishes all of these numbers are done with."""
         full = connection.full_topic(name)
         topic, subscription = self._access.subscription(full, app, now)
+        self._access.check_lends(topic, app)
         lending = self._consuming.lending(topic, subscription)
         wrong = {wish.outcome for wish in wishes or ()} - _OUTCOMES
         if wrong:
@@ -343,6 +344,7 @@ class Settling:
         if not entries:
             return
         end = self._outcomes.write(lending, entries, now)
+        self._ledger.tracing.acked(lending, partition, runs, entries, now)
         loans = lending.loans
         loans.settle_shares(partition, shares)
         self._ledger.undo_with(end, lambda: _reopen(loans, partition, runs))
@@ -426,6 +428,7 @@ class Settling:
         if not policy.is_retry or policy.error_times <= 0 or times < policy.error_times:
             ended: list[Entry] = [LeaseEnded(lending.number, lease.partition, *run) for run in runs]
             self._ledger.settle(ended, now.wall_ms)
+            self._ledger.tracing.lease_ended(lending, lease, _TIMED_OUT, now)
             return
         numbers = [number for first, after in runs for number in range(first, after)][:_EXPIRED_COUNT_MAX]
         if lending.is_ordered or policy.is_sequential:

@@ -77,7 +77,7 @@ class TransactionParts:
 
     def store(self, topic: Topic, app: str, content: Content, note: bytes, now: Now) -> int:
         partition, message_count, index_count, messages, address, _ = content
-        first_index, _, end = self._ledger.append_messages(
+        first_index, next_index, end = self._ledger.append_messages(
             topic.number,
             partition,
             messages,
@@ -94,6 +94,7 @@ class TransactionParts:
                 if key is not None:
                     self._remember(key, Place(partition, index, end, now.wall_ms))
                 index += indexes
+        self._ledger.tracing.produced(topic.number, partition, first_index, next_index, app, "", now)
         self._metrics.messages_in[topic.name] += index_count
         self._metrics.bytes_in[topic.name] += len(messages)
         return end

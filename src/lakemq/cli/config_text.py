@@ -15,6 +15,7 @@ TITLES = {
     "transactions": "Messages that wait for a commit. What is beyond is refused.",
     "storage": "The journal. Larger means fewer files and pauses, and more memory or a longer recovery.",
     "retention": "How long messages are kept; a segment goes when either limit says so. Nothing set: for ever.",
+    "archive": "Topics that are copied to the lake: retention waits for the copy.",
     "admin": "The HTTP interface for operators: /v1, /healthz, /readyz, /metrics.",
     "log": "What is written to stderr.",
 }
@@ -98,6 +99,8 @@ TEXTS = {
     "storage.sync_every_ms": "Sync when the oldest has waited so long; none: as soon as anything is written.",
     "retention.age_ms": "Older segments go.",
     "retention.size_bytes": "The oldest segments beyond this go.",
+    "archive.app": "Who copies them: it is subscribed to each, and tells how far it is.",
+    "archive.lag_bytes_max": "Retention waits for it no further than this, in bytes of the journal; 0: for ever.",
     "admin.host": "The address for operators. Beyond this machine, put a proxy with TLS in front.",
     "admin.port": "The port for operators; 0: any that is free.",
     "admin.token_file": "A file with the operators' token; empty: one is made in the data directory.",

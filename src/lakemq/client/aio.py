@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
-from lakemq.client import offsets
+from lakemq.client import inspecting, offsets
 from lakemq.client.address import ServerUrl, parse_url
 from lakemq.client.admin import AdminClient
 from lakemq.client.aio_admin import AsyncAdmin
@@ -378,6 +378,13 @@ class AsyncClient:
         driver, app = self._here(), self._config.full_app(group)
         driver.enter()
         return await driver.settled(start(offsets.lag(self._core, self._producer.topic(topic), app)))
+
+    async def inspect(self, what: str, topic: str = "", *, count: int = 0) -> dict[str, Any]:
+        """What brokers know; see `Client.inspect`."""
+        driver = self._here()
+        name = self._producer.topic(topic) if topic else ""
+        driver.enter()
+        return await driver.settled(start(inspecting.inspect(self._core, what, name, count)))
 
     # Handlers
 

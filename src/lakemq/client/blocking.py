@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
-from lakemq.client import offsets
+from lakemq.client import inspecting, offsets
 from lakemq.client.address import Address, parse_url
 from lakemq.client.admin import AdminClient
 from lakemq.client.backoff import Random
@@ -446,6 +446,14 @@ class Client:
         """Bytes in the layout of `lakemq.record`; none at the end of a partition."""
         self._pump.wait(block)
         return block.result()
+
+    def inspect(self, what: str, topic: str = "", *, count: int = 0) -> dict[str, Any]:
+        """What brokers know: "cluster", its id and topics, or "deliveries", what has become of a topic's messages.
+
+        `docs/wire.md`, INSPECT, has the fields. `count` is how many rows are asked for at a time; the answer has all.
+        """
+        name = self._producer.topic(topic) if topic else ""
+        return self._here().call(lambda: start(inspecting.inspect(self._core, what, name, count)))
 
     # Handlers
 

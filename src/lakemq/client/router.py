@@ -88,7 +88,7 @@ class Router:
 
     def learn(self, found: ClusterTopic, ack: FetchClusterAck, app: str, asked: Address, now_ms: int) -> Route:
         """Take over an answer; `asked` is whom we reached, in case a broker does not know its own name."""
-        brokers = {broker.id: _broker(broker, asked) for broker in ack.brokers}
+        brokers = {broker.id: broker_of(broker, asked) for broker in ack.brokers}
         leaders = {
             partition: brokers[group.leader]
             for group in found.partition_groups
@@ -116,7 +116,8 @@ class Router:
         return route
 
 
-def _broker(broker: ClusterBroker, asked: Address) -> Broker:
+def broker_of(broker: ClusterBroker, asked: Address) -> Broker:
+    """How to reach a broker that one at `asked` has told us of."""
     host = asked.host if broker.host in _HOSTS_ANY else broker.host
     return Broker(broker.id, Address(host, broker.port or asked.port), broker.is_nearby)
 

@@ -102,6 +102,7 @@ class Metadata:
     topics: Mapping[str, Topic] = field(default_factory=dict)
     apps: Mapping[str, App] = field(default_factory=dict)
     subscriptions: Mapping[tuple[str, str], Subscription] = field(default_factory=dict)
+    cluster: str = ""  # the id of these data, given once
 
     # --- asking ------------------------------------------------------------------------------------------------
 
@@ -131,6 +132,7 @@ class Metadata:
                 "topics": [asdict(topic) for topic in self.topics.values()],
                 "apps": [asdict(app) for app in self.apps.values()],
                 "subscriptions": [asdict(one) for one in self.subscriptions.values()],
+                "cluster": self.cluster,
             },
             separators=(",", ":"),
         ).encode()
@@ -148,6 +150,7 @@ class Metadata:
             {one["name"]: _topic_of(one) for one in said["topics"]},
             {one["name"]: _app_of(one) for one in said["apps"]},
             {(one.topic, one.app): one for one in subscriptions},
+            said.get("cluster", ""),
         )
 
 
@@ -291,7 +294,20 @@ def _replace_all(old: Metadata, change: Mapping[str, Any]) -> Metadata:
     return Metadata.unpack(json.dumps(change["metadata"]).encode())
 
 
+def _name_cluster(old: Metadata, change: Mapping[str, Any]) -> Metadata:
+    return replace(old, version=old.version + 1, cluster=change["id"])
+
+
+def _archive_topic(old: Metadata, change: Mapping[str, Any]) -> Metadata:
+    """Several changes in one, so that there is no moment at which only some of them are in force."""
+    for one in change["changes"]:
+        old = old.apply(one)
+    return old
+
+
 _APPLY = {
+    "name_cluster": _name_cluster,
+    "archive_topic": _archive_topic,
     "replace_all": _replace_all,
     "put_topic": _put_topic,
     "drop_topic": _drop_topic,

@@ -20,7 +20,7 @@ from lakemq.delivery.intervals import Intervals
 class Lease:
     """What one consumer has in hand of one partition: the messages from `first_index` up to `next_index`."""
 
-    __slots__ = ("consumer", "end_ms", "first_index", "is_over", "keys", "next_index", "open", "partition")
+    __slots__ = ("consumer", "end_ms", "first_index", "is_over", "keys", "next_index", "open", "partition", "trace")
 
     def __init__(
         self,
@@ -39,6 +39,7 @@ class Lease:
         self.keys = keys  # of its messages, where messages of one key must keep their order
         self.open = Intervals([(first_index, next_index)])  # not settled yet
         self.is_over = False
+        self.trace: object = None  # what whoever traces it has to remember
 
 
 Runs = list[tuple[int, int]]

@@ -118,7 +118,7 @@ class Archive:
         writer = source.writeStream.foreachBatch(lambda frame, _: self._take(lake, frame))
         writer = writer.option("checkpointLocation", checkpoint).queryName("lakemq archive")
         trigger = {"processingTime": settings.every} if settings.every else {"availableNow": True}
-        query = writer.trigger(**trigger).start()  # type: ignore[arg-type]
+        query = writer.trigger(**trigger).start()
         try:
             while not query.awaitTermination(_LOOK_S):
                 if self._stops.is_set() and not query.status["isTriggerActive"]:

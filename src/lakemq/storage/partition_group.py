@@ -132,6 +132,11 @@ class PartitionGroup:
         return list(self._terms)
 
     @property
+    def record_bytes_max(self) -> int:
+        """What one record may have, its header included."""
+        return self._config.record_bytes_max
+
+    @property
     def damage(self) -> list[DamagedRange]:
         """Parts of the journal that cannot be read any more."""
         return list(self._indexes.damage)
@@ -372,6 +377,20 @@ class PartitionGroup:
         if not entry.first_index <= index < entry.next_index:
             raise ReadError(f"index {index} is in a damaged part of the journal")
         return entry.record_position
+
+    def position_from(self, topic: int, partition: int, index: int) -> int | None:
+        """Where the record begins that has that message, or the first kept one behind it; None if there is none."""
+        found = self._indexes.get((topic, partition))
+        if found is None:
+            return None
+        index = max(index, self._indexes.first_index(found))
+        if index >= found.next_index:
+            return None
+        try:
+            data = self._indexes.mended(found, lambda: found.read(found.find(index), 1))
+        except ReadError:  # nobody can tell: it may be anywhere
+            return self._journal.first_position
+        return unpack_entry(data, 0).record_position if data else None
 
     def read_record(self, position: int) -> tuple[RecordHeader, memoryview]:
         """The written record that begins there, with its payload; ReadError if there is no whole one."""

@@ -38,11 +38,12 @@ class TopicFacts:
     partitions: int
     is_ordered: bool = False
     is_gone: bool = False
+    is_archived: bool = False
 
     def settings(self) -> dict[str, Any]:
         """As `create_topic` wants them."""
         kind = "ordered" if self.is_ordered else "normal"
-        return {"name": self.name, "partitions": self.partitions, "type": kind}
+        return {"name": self.name, "partitions": self.partitions, "type": kind, "is_archived": self.is_archived}
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ long poll or a time-out takes no time at all. `crash` and `cut_power` are what t
 
 import random
 import threading
+from dataclasses import replace
 from typing import Any
 
 from lakemq.broker.config import BrokerConfig
@@ -34,7 +35,8 @@ class TestBroker:
 
     def __init__(self, *, strict: bool = False, config: BrokerConfig | None = None, seed: int = 0) -> None:
         self.clock = SimClock()
-        self._config = config or BrokerConfig(creates_missing=not strict)
+        config = config or BrokerConfig(creates_missing=not strict)
+        self._config = config if config.cluster_id else replace(config, cluster_id=f"test-{seed}")
         self._disk = SimDisk()
         self._random = random.Random(seed)
         self._hosted = Hosted(self._start(), self._let_pass)

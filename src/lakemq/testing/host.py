@@ -308,6 +308,8 @@ class Host:
         self._ledgered.begin(group.journal.end_position, state)
         metadata = state.metadata
         for one in metadata.subscriptions.values():
+            if one.app == self._broker_config.archive.app:
+                continue  # its index is a mark, moved by itself
             topic = metadata.topics[one.topic]
             for partition in range(topic.partition_count if one.consumer is not None else 0):
                 first = group.first_index(topic.number, partition)
@@ -365,6 +367,10 @@ class Host:
                     for partition in range(topic.partition_count):
                         first = group.first_index(topic.number, partition)
                         self._history.retained(topic.name, partition, first)
+                for archived, partition, mark in engine.broker.archiving.marks():
+                    first = group.first_index(archived.number, partition)
+                    if first > mark:
+                        violate("I16", f"{archived.name}/{partition}: {first} is the oldest kept, {mark} the mark")
             return count
 
         # The one broker of this run is listened in on, so that the history knows each fact when it is made.

@@ -1,6 +1,6 @@
 """What one seed draws: sizes, clients with their habits, and what will break when."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -36,6 +36,7 @@ FAULTS = (
     "reply lost",
     "clock jump",
 )
+_HARMLESS = ("stop", "cut", "reply lost", "clock jump")  # nothing is lost by these
 CHANGES = (
     "create topic",
     "grow topic",
@@ -125,6 +126,7 @@ class Plan:
     turn_ms: int = 0  # a turn ends up to so long after what began it
     tick_ms: int = 20
     final_fault: str = ""
+    archive_gap_ms: int = 0  # how often the archive reads; 0: nothing is archived
 
 
 def draw_plan(rng: Random) -> Plan:
@@ -148,6 +150,25 @@ def draw_plan(rng: Random) -> Plan:
     _draw_clients(rng, plan)
     _draw_faults(rng, plan, creates_missing=creates_missing)
     return plan
+
+
+def draw_archive(rng: Random, plan: Plan) -> None:
+    """Perhaps some topics are archived, and retention waits for nothing else. By dice of its own: others stay as is."""
+    if plan.broker.creates_missing or rng.random() > 0.35:
+        return
+    for topic in plan.topics:
+        topic.is_archived = rng.random() < 0.7
+    if any(topic.is_archived for topic in plan.topics):
+        plan.archive_gap_ms = rng.choice((5, 40, 300, 900))
+        plan.broker = replace(
+            plan.broker,
+            retention=RetentionPolicy(size_bytes=rng.choice((None, 1))),
+            retention_every_ms=rng.choice((60, 200, 400)),
+        )
+        plan.storage = replace(plan.storage, segment_bytes=48 << 10)
+        if rng.random() < 0.5:  # then every event must be there
+            plan.planned = [one for one in plan.planned if one.kind in (*CHANGES, *_HARMLESS)]
+            plan.final_fault = rng.choice(("", "stop"))
 
 
 def _broker(rng: Random, creates_missing: bool, partitions_default: int) -> BrokerConfig:

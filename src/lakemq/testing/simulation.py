@@ -16,13 +16,16 @@ from itertools import count
 from random import Random
 
 from lakemq.delivery.settlement import DeadLetter
+from lakemq.delivery.trace_record import EVENTS_TOPIC
 from lakemq.embedded import Engine
 from lakemq.errors import LakeMQError
 from lakemq.testing.actor import Client, Stage, TopicFacts
+from lakemq.testing.actor_archiver import Archiver
 from lakemq.testing.actor_consumer import Consumer
 from lakemq.testing.actor_observer import Auditor, Observer
 from lakemq.testing.actor_producer import Producer, ProducerHabits
 from lakemq.testing.actor_transactor import Transactor
+from lakemq.testing.archived import check_events
 from lakemq.testing.clock import SimClock
 from lakemq.testing.disk import SimDisk
 from lakemq.testing.history import History, ViolationError, violate
@@ -36,6 +39,7 @@ from lakemq.testing.plan import (
     Planned,
     ProducerPlan,
     TransactorPlan,
+    draw_archive,
     draw_plan,
     later_consumer,
 )
@@ -58,6 +62,7 @@ class Simulation:
         self.seed = seed
         self.rng = Random(seed)
         self.plan: Plan = draw_plan(self.rng)
+        draw_archive(Random(f"archive of {seed}"), self.plan)
         self.clock = SimClock()
         self.history = History()
         self.disk = SimDisk()
@@ -76,6 +81,7 @@ class Simulation:
         self.stage.creates_missing = plan.broker.creates_missing
         self.clients: list[Client] = []
         self.producers: list[Producer] = []
+        self.archiver: Archiver | None = None
         self._troubles = Troubles(self.rng, self.clock, self.disk, self.host, self.stage, self.clients)
         apps = [*(one.app for one in plan.producers), *plan.subscriptions]
         policies = plan.policies if not plan.broker.creates_missing else {}
@@ -133,8 +139,11 @@ class Simulation:
             self._probe()
             self._final_fault()
             final = self._audit()
+            self._wait_for_archive()
             self._leave()
             check(self.history, final)
+            if self.archiver is not None:
+                check_events(self.history, final, self.archiver, self.plan)
         except ViolationError as error:
             error.add_note(f"seed {self.seed}, {self.clock.monotonic_ms() - self._began_ms} ms after its start")
             raise
@@ -174,6 +183,9 @@ class Simulation:
         for seer in plan.observers:
             habits = {"seeks": seer.seeks, "filters": seer.filters}
             self.clients.append(Observer(stage, seer.name, seer.app, seer.form, seer.weather, seer.gap_ms, **habits))
+        if plan.archive_gap_ms:
+            self.archiver = Archiver(stage, plan.broker.archive.app, plan.archive_gap_ms)
+            self.clients.append(self.archiver)
         for client in self.clients:
             self.at(self.rng.randint(0, 30), f"{client.name} connect", client.connect)
 
@@ -186,6 +198,8 @@ class Simulation:
             engine.ask("add_token", name=owner, token_id="1", token=self.stage.token)
         for topic in plan.topics:
             engine.ask("create_topic", **topic.settings())
+        if plan.archive_gap_ms:
+            engine.ask("add_token", name=plan.broker.archive.app, token_id="1", token=self.stage.token)
         for sender in senders:
             for name in sender.habits.topics:
                 engine.ask("subscribe", topic=name, app=sender.app, producer={})
@@ -202,6 +216,11 @@ class Simulation:
         client = self._consumer(later_consumer(self.rng, next(self._late_numbers), app))
         self.clients.append(client)
         client.connect()
+
+    @property
+    def _lookers(self) -> tuple[str, str]:
+        """Those that are subscribed and are lent nothing."""
+        return _AUDIT, self.plan.broker.archive.app
 
     # --- peace -------------------------------------------------------------------------------------------------
 
@@ -249,6 +268,8 @@ class Simulation:
         assert engine is not None
         metadata = engine.broker.ledger.metadata
         for topic in metadata.topics.values():
+            if topic.name == EVENTS_TOPIC:
+                continue
             made = TopicFacts(topic.name, topic.partition_count, topic.type == "ordered")
             known = stage.topics.setdefault(topic.name, made)
             known.partitions = topic.partition_count
@@ -262,7 +283,7 @@ class Simulation:
             for app, names in stage.subscriptions.items():
                 names[:] = [one for one in names if metadata.subscription(one, app) is not None]
         for one in metadata.subscriptions.values():
-            if one.consumer is None or one.app == _AUDIT:
+            if one.consumer is None or one.app in self._lookers:
                 continue
             names = stage.subscriptions.setdefault(one.app, [])
             if one.topic not in names:
@@ -280,7 +301,7 @@ class Simulation:
         if engine.broker.delaying.pending:
             late.append(f"{engine.broker.delaying.pending} wait until they are due")
         for one in state.metadata.subscriptions.values():
-            if one.consumer is None or one.app == _AUDIT:
+            if one.consumer is None or one.app in self._lookers:
                 continue
             topic = state.metadata.topics[one.topic]
             for partition in range(topic.partition_count):
@@ -373,7 +394,7 @@ class Simulation:
         assert engine is not None
         state = engine.broker.ledger.state
         for one in state.metadata.subscriptions.values():
-            if one.consumer is not None and one.app != _AUDIT:
+            if one.consumer is not None and one.app not in self._lookers:
                 for partition in range(state.metadata.topics[one.topic].partition_count):
                     final.ack_indexes[one.topic, one.app, partition] = state.acks.get(one.number, partition)
         numbers = {one.number: one for one in state.metadata.subscriptions.values()}
@@ -396,6 +417,25 @@ class Simulation:
         self.history.body_of(
             row.topic_name, row.partition, row.message_index, bytes(message.body), self.clock.monotonic_ms()
         )
+
+    def _wait_for_archive(self) -> None:
+        """All that was produced and all events of it are archived."""
+        archiver = self.archiver
+        if archiver is None:
+            return
+
+        def is_done() -> bool:
+            engine = self.host.engine
+            if engine is None or engine.broker.ledger.tracing.waiting_count:
+                return False
+            return all(
+                archiver.read_to.get((topic.name, partition), 0) >= engine.group.next_index(topic.number, partition)
+                for topic, partition, _ in engine.broker.archiving.marks()
+            )
+
+        self._go_on(50)
+        if not self._go_on(_DRAIN_MS, is_done):
+            violate("I16", f"not everything is archived: {archiver.read_to}, {archiver.pending}")
 
     def _leave(self) -> None:
         """All clients go, and nobody of them waits for an answer in vain."""

@@ -70,6 +70,7 @@ KINDS = (
     _kind(63, "SET_FILTER", own.SetFilter, own.SetFilterAck, own, is_documented_only=True),
     _kind(own.TRANSACT_NUMBER, "TRANSACT", own.Transact, own.TransactAck, own, is_documented_only=True),
     _kind(65, "FETCH_TRANSACTIONS", own.FetchTransactions, own.FetchTransactionsAck, own, is_documented_only=True),
+    _kind(66, "INSPECT", own.Inspect, own.InspectAck, own, is_documented_only=True),
 )
 _BY_NUMBER = {kind.number: kind for kind in KINDS}
 _BY_REQUEST = {kind.request_class: kind for kind in KINDS}

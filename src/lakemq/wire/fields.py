@@ -76,6 +76,18 @@ class String:
         writer.string(value, self.joyqueue_width if writer.form.is_joyqueue else self.width)
 
 
+class Bytes:
+    """Bytes of any kind, after their length as an INT."""
+
+    bytes_min = 4
+
+    def read(self, reader: Reader) -> bytes:
+        return bytes(reader.sized(4))
+
+    def write(self, writer: Writer, value: bytes) -> None:
+        writer.sized(value, 4)
+
+
 class Array(Generic[T]):
     """A SHORT count, then the elements."""
 
@@ -232,4 +244,5 @@ LONG = Number("q")
 BOOLEAN = Boolean("?")
 DOUBLE = Double("d")
 STRING = String()
+BYTES = Bytes()
 SHORT_STRING = String(2, joyqueue_width=1)  # the few that JoyQueue writes with a one-byte length

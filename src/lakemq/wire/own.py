@@ -3,7 +3,8 @@
 FETCH_RANGE: how far a partition reaches, where the app stands in it, and which index a moment has: for seeks and
 broadcast. EXTEND_LEASE: a consumer is still at work on what it was lent. SETTLE: how a consumer was done with single
 messages, when to deliver them again, and why not. SET_FILTER: which messages an app wants of a topic.
-TRANSACT: a transaction in one request, or a piece of one. FETCH_TRANSACTIONS: those that are open.
+TRANSACT: a transaction in one request, or a piece of one. FETCH_TRANSACTIONS: those that are open. INSPECT: which
+topics there are, and what has become of the messages of one.
 """
 
 import struct
@@ -14,7 +15,7 @@ from lakemq.errors import LakeMQError
 from lakemq.record import measure
 from lakemq.wire.buffer import Reader
 from lakemq.wire.consume import TOPIC_CODES, UNKNOWN_INDEX, TopicCodes, TopicPartitions
-from lakemq.wire.fields import BYTE, INT, LONG, SHORT, STRING, Array, Struct
+from lakemq.wire.fields import BYTE, BYTES, INT, LONG, SHORT, STRING, Array, Struct
 from lakemq.wire.messages import MESSAGES, MessageBlock
 
 NO_TIME = -1
@@ -229,6 +230,26 @@ class FetchTransactionsAck:
     code: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    """What does the broker know? `what` is "cluster", or "deliveries" of one topic; `after` is where to go on."""
+
+    what: str = ""
+    topic: str = ""
+    app: str = ""
+    after: str = ""
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class InspectAck:
+    """A page of it as JSON; `next` is what to go on after, "" at the end."""
+
+    code: int = 0
+    next: str = ""
+    body: bytes = b""
+
+
 FETCH_RANGE = Struct(
     FetchRange,
     topics=Array(
@@ -345,3 +366,5 @@ FETCH_TRANSACTIONS_ACK = Struct(
     ),
     code=INT,
 )
+INSPECT = Struct(Inspect, what=STRING, topic=STRING, app=STRING, after=STRING, count=INT)
+INSPECT_ACK = Struct(InspectAck, code=INT, next=STRING, body=BYTES)

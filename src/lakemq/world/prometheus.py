@@ -50,6 +50,7 @@ class Reading:
     synced_messages: int
     connections_opened: int
     bugs: int
+    events_dropped: int
     connections: int
     parked_polls: int
     in_flight_bytes: int
@@ -63,6 +64,7 @@ class Reading:
     dead_letters: int
     delays: int
     transactions: int
+    archive_lags: OneLabel  # by topic
     lateness: Histogram  # of delayed messages
     loop_lag_seconds: float
 
@@ -81,7 +83,7 @@ def exposition(reading: Reading, lags: Iterable[Lag], data: Path) -> bytes:
 
     class Collected:
         def collect(self) -> list["Metric"]:
-            return [*_counters(reading), *_gauges(reading, data), _lags(lags)]
+            return [*_counters(reading), *_gauges(reading, data), _lags(lags), _archive_lags(reading)]
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Collected())
@@ -119,6 +121,9 @@ def _counters(reading: Reading) -> list["Metric"]:
         counter("synced_messages", "Messages that a sync has made durable.", [], [([], reading.synced_messages)]),
         counter("connections_opened", "Connections taken.", [], [([], reading.connections_opened)]),
         counter("bugs", "Requests that ran into a bug; the log has them.", [], [([], reading.bugs)]),
+        counter(
+            "events_dropped", "Events of archived topics that could not be written.", [], [([], reading.events_dropped)]
+        ),
         histogram("sync_duration_seconds", "How long syncs of the journal took.", reading.syncs),
         histogram("delay_lateness_seconds", "How late delayed messages were released.", reading.lateness),
     ]
@@ -160,6 +165,16 @@ def _lags(lags: Iterable[Lag]) -> "Metric":
     )
     for lag in sorted(lags):
         family.add_metric([lag.topic, lag.group], lag.messages)
+    return family
+
+
+def _archive_lags(reading: Reading) -> "Metric":
+    from prometheus_client.core import GaugeMetricFamily
+
+    text = "Messages of an archived topic that the archive does not have yet."
+    family = GaugeMetricFamily("lakemq_archive_lag", text, labels=["topic"])
+    for topic, messages in sorted(reading.archive_lags.items()):
+        family.add_metric([topic], messages)
     return family
 
 

@@ -1,0 +1,75 @@
+"""What the archive was told, held against what happened: the events of messages (I16)."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from lakemq.delivery.trace_record import Event, EventKind
+from lakemq.testing.actor_archiver import Archiver
+from lakemq.testing.history import AppKey, History, PartitionKey, violate
+from lakemq.testing.invariants import FinalState
+from lakemq.testing.plan import Plan
+
+# After these an app is elsewhere than its acks say, or is another one.
+_MOVES = ("seek", "unsubscribe", "drop topic", "subscribe", "resend dead", "limit app")
+
+
+def check_events(history: History, final: FinalState, archiver: Archiver, plan: Plan) -> None:
+    """Each message was produced once, in a run without crashes exactly once; and what was settled was delivered."""
+    events = [event for index in sorted(archiver.events) for event in archiver.events[index]]
+    archived = {topic.name for topic in plan.topics if topic.is_archived} - history.dropped
+    produced = _places(events, EventKind.PRODUCED)
+    is_calm = _is_calm(history, plan)
+    history.counts["calm archives"] += is_calm
+    for key, read in final.partitions.items():
+        if key[0] not in archived:
+            continue
+        for index in range(read.first_index, read.end_index):
+            count = produced[key, index]
+            if count > 1 or (is_calm and not count):
+                violate("I16", f"{key}/{index} was produced {count} times, by its events")
+    if is_calm and not any(history.counts[f"fault {kind}"] for kind in _MOVES) and not history.counts["seeks"]:
+        _check_settled(history, final, events, archived)
+
+
+def _is_calm(history: History, plan: Plan) -> bool:
+    """Whether nothing was lost with a process, nor refused by the disk."""
+    counts = history.counts
+    ends = ("died by kill", "died by power", "failed", "refused turns", "stop failed", "start refused")
+    return not any(counts[name] for name in ends) and plan.final_fault in ("", "stop")
+
+
+def _check_settled(history: History, final: FinalState, events: list[Event], archived: set[str]) -> None:
+    """What a consumer was lent and has acked says so."""
+    delivered, acked = _by_app(events, EventKind.DELIVERED), _by_app(events, EventKind.ACKED)
+    dead = {(key, row.message_index) for key, row in final.dead}
+    for key in final.ack_indexes:
+        topic, _, partition = key
+        read = final.partitions.get((topic, partition))
+        if topic not in archived or read is None:
+            continue
+        standing = history.standing(key)
+        for index in range(read.first_index, read.end_index):
+            if index not in standing.acked or index not in standing.delivered or (key, index) in dead:
+                continue
+            history.counts["settled by events"] += 1
+            if (key, index) not in delivered or (key, index) not in acked:
+                said = "delivered" if (key, index) not in delivered else "acked"
+                violate("I16", f"{key}/{index} is settled, and no event says that it was {said}")
+
+
+def _places(events: Iterable[Event], kind: EventKind) -> Counter[tuple[PartitionKey, int]]:
+    return Counter(
+        ((event.topic, event.partition), index)
+        for event in events
+        if event.kind == kind
+        for index in range(event.first_index, event.first_index + event.index_count)
+    )
+
+
+def _by_app(events: Iterable[Event], kind: EventKind) -> set[tuple[AppKey, int]]:
+    return {
+        ((event.topic, event.app, event.partition), index)
+        for event in events
+        if event.kind == kind
+        for index in range(event.first_index, event.first_index + event.index_count)
+    }
