@@ -70,7 +70,7 @@ def quick() -> None:
 
 
 def test() -> None:
-    python("-m", "pytest", "-n", "2")
+    python("-m", "pytest", "-n", "2", "--dist", "loadgroup")
 
 
 def check() -> None:
