@@ -276,5 +276,5 @@ def test_the_archive_has_a_name_that_an_app_can_have(tmp_path):
     made = load(file=file, environment={}).serve_config().broker.archive
     assert made == ArchiveConfig("copier.lake", 10 << 30)
     file.write_text('[archive]\napp = "two words"\n', encoding="utf-8")
-    with pytest.raises(ConfigError, match="cannot be a app name|two words"):
+    with pytest.raises(ConfigError, match="two words"):
         load(file=file, environment={})
