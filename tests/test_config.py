@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakemq.broker.config import BrokerConfig
+from lakemq.broker.config import ArchiveConfig, BrokerConfig
 from lakemq.broker.limits import BrokerLimits
 from lakemq.config import BUILT_IN, KEYS, ConfigError, Settings, load, shown
 from lakemq.delivery.delays import DelayLimits
@@ -41,9 +41,11 @@ def test_every_field_that_an_operator_decides_is_a_key():
         "storage": StorageConfig,
         "delays": DelayLimits,
         "transactions": TransactionLimits,
+        "archive": ArchiveConfig,
     }
     for section, kind in kinds.items():
         left_out = {"retention", "limits", "delays", "transactions", "sync_policy", "group_ids", "owns_metadata"}
+        left_out |= {"archive", "cluster_id"}
         assert {f"{section}.{one.name}" for one in fields(kind) if one.name not in left_out} <= set(KEYS)
 
 
@@ -266,3 +268,13 @@ def test_sizes_are_shown_in_the_largest_unit_they_are_whole_in():
 def test_syncs_by_number_alone_are_refused_since_the_last_messages_would_wait_for_ever():
     with pytest.raises(ConfigError, match="would wait for ever"):
         load(environment={"LAKEMQ_STORAGE__SYNC_EVERY_MESSAGES": "10"})
+
+
+def test_the_archive_has_a_name_that_an_app_can_have(tmp_path):
+    file = tmp_path / "lakemq.toml"
+    file.write_text('[archive]\napp = "copier.lake"\nlag_bytes_max = "10GiB"\n', encoding="utf-8")
+    made = load(file=file, environment={}).serve_config().broker.archive
+    assert made == ArchiveConfig("copier.lake", 10 << 30)
+    file.write_text('[archive]\napp = "two words"\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match="two words"):
+        load(file=file, environment={})

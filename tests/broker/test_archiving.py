@@ -216,6 +216,7 @@ def test_a_mark_that_a_power_loss_may_take_back_does_not_count():
     assert life.ack_index(app=ARCHIVE) == 12
     life.clock.pass_ms(life.config.retention_every_ms)
     life.engine.handle(Tick())
+    assert first_index(life) == 0
     life.lose_power()
     assert life.ack_index(app=ARCHIVE) == 0
     assert first_index(life) == 0

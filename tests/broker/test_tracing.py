@@ -1,10 +1,11 @@
 """What happened to messages of an archived topic can be read from the topic of events, each thing once."""
 
+from dataclasses import replace
+
 from broker.fix_archive import ARCHIVE, archive_of, archived_broker, events_of, told
-from broker.fix_broker import FULL, make_broker
+from broker.fix_broker import FULL, TINY
 from lakemq.broker import tracing
 from lakemq.delivery.trace_record import EVENTS_TOPIC, EventKind
-from lakemq.storage.retention import RetentionPolicy
 from lakemq.wire.own import Settle, Settlement, TopicSettlements
 
 PRODUCED, DELIVERED, ACKED, FAILED, RETRY, DEAD, RESENT, EXPIRED = EventKind
@@ -120,6 +121,16 @@ def test_what_lies_further_apart_is_not():
     assert len(events_of(life)) == 2
 
 
+def test_a_clock_that_is_set_makes_another_row():
+    life = archived_broker()
+    peer = life.peer()
+    peer.produce(b"x")
+    life.clock.jump_wall(3_600_000)
+    peer.produce(b"x")
+    first, second = events_of(life)
+    assert second.time_ms - first.time_ms == 3_600_000
+
+
 def test_every_way_into_a_topic_is_noted():
     life = archived_broker()
     peer = life.peer().consumes()
@@ -218,20 +229,13 @@ def test_a_stop_loses_nothing():
 
 
 def test_a_small_store_gets_small_blocks():
-    life = archived_broker(
-        storage=make_broker().storage.__class__(
-            segment_bytes=16 << 10, record_bytes_max=2 << 10, checkpoint_bytes=8 << 10, unsynced_bytes_max=64 << 10
-        ),
-        retention=RetentionPolicy(),
-    )
-    peer = life.peer().consumes()
-    for _ in range(60):
-        peer.produce(b"x")
-        peer.fetch()
-        life.pass_ms(1)
-        peer.ack([life.ack_index()])
-    assert len(events_of(life, ACKED)) > 1
-    assert sum(event.index_count for event in events_of(life, ACKED)) == 60
+    small = replace(TINY, record_bytes_max=2 << 10)
+    life = archived_broker(partitions=64, storage=small)
+    peer = life.peer()
+    peer.send_all(*[peer.produce_command(b"x", partition=one) for one in range(64)])
+    life.settle()
+    assert len(events_of(life)) == 64
+    assert life.appended(EVENTS_TOPIC) > 1
     assert life.broker.ledger.tracing.dropped_count == 0
 
 

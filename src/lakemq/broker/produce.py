@@ -30,7 +30,7 @@ from lakemq.errors import (
     SlowSyncError,
 )
 from lakemq.message import MESSAGE_BYTES_MAX, Qos
-from lakemq.record import ORDERED_BIT, Buffer, MessageFields, read_fields, scan, stamp
+from lakemq.record import ORDERED_BIT, MessageFields, read_fields, scan, stamp
 from lakemq.wire.dialect import Dialect, header_qos, qos_of_level
 from lakemq.wire.header import REQUEST_HEADER_BYTES, Header
 from lakemq.wire.produce import ProduceMessage, ProduceMessageAck, ProduceResult, TopicProduce, TopicProduceResults
@@ -39,7 +39,6 @@ from lakemq.wire.produce_run import ProduceRun, any_special, run_acks, run_recei
 RUN_BYTES_MAX = 1 << 20
 _TIMEOUT_MAX_MS = 600_000
 _RESULT_PLACE = struct.Struct(">i2xq7xq")  # of a message: length, index, sendTime
-_SEND_TIME = struct.Struct(">21xq")
 _PARTITION_IN_FIRST = 2 + 4  # behind the number of messages and the first one's length
 _NOWHERE = ProduceResult(-1, -1, -1)
 _STRONGEST_FIRST = sorted(Qos, key=lambda qos: -qos.strength)
@@ -168,9 +167,7 @@ class Producing:
         metrics.bytes_in[route.topic] += stop - start
         if route.traced is not None:
             first, after, end = appended
-            self._ledger.tracing.stored(
-                route.traced, end, partition, first, after, sent_first_ms(messages), now.wall_ms
-            )
+            self._ledger.tracing.stored(route.traced, end, partition, first, after, messages, now.wall_ms)
         if route.is_receive:
             answers = run_receipts(requests, route.topic_string, route.head, now.wall_ms, partition)
             send(connection, [answers], now)
@@ -328,7 +325,7 @@ class Producing:
         traced = self._ledger.tracing.sender(topic.number, app, connection.address)
         if traced is not None:
             first, after, end = appended
-            self._ledger.tracing.stored(traced, end, partition, first, after, sent_first_ms(messages), now.wall_ms)
+            self._ledger.tracing.stored(traced, end, partition, first, after, messages, now.wall_ms)
         if wishes.note is not None:  # what was stamped is a copy
             stamp(messages, 0, block.count, partition, appended.first_index, self._ledger.term, now.wall_ms)
         if wishes.ids:
@@ -419,12 +416,6 @@ class Producing:
             ),
             traced=self._ledger.tracing.sender(topic.number, command.app, connection.address),
         )
-
-
-def sent_first_ms(messages: Buffer) -> int:
-    """When the first of some messages was sent, by its sender's clock."""
-    sent: int = _SEND_TIME.unpack_from(messages)[0]
-    return sent
 
 
 def _string(text: str) -> bytes:

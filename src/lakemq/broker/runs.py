@@ -14,7 +14,7 @@ from lakemq.broker.config import BrokerConfig
 from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.metrics import Metrics
-from lakemq.broker.produce import Producing, RunReply, sent_first_ms
+from lakemq.broker.produce import Producing, RunReply
 from lakemq.broker.sessions import Alike, Connection, ProduceRoute
 from lakemq.broker.tracing import Subject
 from lakemq.broker.waiters import Buffers, Reply, Waiters
@@ -181,9 +181,10 @@ class Runs:
                     change.entries.append(entries)
                     change.message_count += message_count
                     change.size += size
-                    if route.traced is not change.sender:  # None where nobody traces it, and both are
-                        change.sender = route.traced
-                        change.senders.append((route.traced, next_index, buffers[-1]))
+                    traced = route.traced
+                    if traced is not None and traced is not change.sender:
+                        change.sender = traced
+                        change.senders.append((traced, next_index, buffers[-1]))
                     if route.is_flush:
                         turn.flushed.append(RunReply(connection, position, answers, route, requests, at - began, now))
                     else:
@@ -224,17 +225,21 @@ class Runs:
             self._waiters.park(TurnReply(turn.runs, turn.position, size, metrics, now))
         for reply in turn.flushed:
             self._waiters.park(reply)
-        for index, change in turn.changes.items():
-            if change.senders:
-                self._trace(index.partition, change, turn.position, now.wall_ms)
+        if self._ledger.tracing.topics:
+            self._trace(turn, now.wall_ms)
 
-    def _trace(self, partition: int, change: "_Change", end_position: int, now_ms: int) -> None:
+    def _trace(self, turn: "_Turn", now_ms: int) -> None:
         """Say who has sent what, those in a row together."""
-        stored = self._ledger.tracing.stored
-        ends = [*(first for _, first, _ in change.senders[1:]), change.next_index]
-        for (sender, first, messages), after in zip(change.senders, ends, strict=True):
-            if sender is not None:
-                stored(sender, end_position, partition, first, after, sent_first_ms(messages), now_ms)
+        stored, end_position = self._ledger.tracing.stored, turn.position
+        for index, change in turn.changes.items():
+            after = change.next_index
+            if len(change.senders) == 1:  # as nearly always
+                sender, first, messages = change.senders[0]
+                stored(sender, end_position, index.partition, first, after, messages, now_ms)
+                continue
+            ends = [*(first for _, first, _ in change.senders[1:]), after]
+            for (sender, first, messages), end in zip(change.senders, ends, strict=False):
+                stored(sender, end_position, index.partition, first, end, messages, now_ms)
 
 
 class _Change:
@@ -247,7 +252,7 @@ class _Change:
         self.entries: list[bytes] = []  # of each record
         self.message_count = self.next_index = self.size = 0
         self.sender: Subject | None = None  # of the last run, if that is to be traced
-        self.senders: list[tuple[Subject | None, int, Buffer]] = []  # with their first index and messages
+        self.senders: list[tuple[Subject, int, Buffer]] = []  # with their first index and messages
 
 
 class _Turn:

@@ -5,6 +5,7 @@ fails takes back has not happened. Runs that continue each other become one row.
 in the topic of events (`archiving.py`): a kill loses the last rows, never a message.
 """
 
+import struct
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
@@ -16,6 +17,7 @@ from lakemq.delivery.setbacks import Setbacks
 from lakemq.delivery.settlement import DeadLetter, Entry, Retried, Retry, Stuck
 from lakemq.delivery.trace_record import EVENTS_TOPIC, UNKNOWN_MS, Event, EventKind
 from lakemq.message import Message
+from lakemq.record import Buffer
 from lakemq.storage.partition_group import PartitionGroup
 
 ROWS_MAX = 10_000  # that wait; further ones are dropped, and counted
@@ -75,8 +77,10 @@ class LentTo(NamedTuple):
 
 
 _NOBODY = LentTo(0, "", [])
-_Noted = tuple[int, Subject, int, int, int, int, int]
-"""Where its record ends; subject, partition, first index, the one behind the last; wall time, elapsed time."""
+_Noted = tuple[int, Subject, int, int, int, int, int | Buffer]
+"""Where its record ends; subject, partition, first index, the one behind the last; wall time; elapsed time, or the
+messages whose first one tells when it was sent."""
+_SEND_TIME = struct.Struct(">21xq")  # of a message
 _TIME, _FIRST, _AFTER, _ELAPSED = range(4)  # of an open row
 
 
@@ -111,19 +115,16 @@ class Tracing:
         return self._subject(EventKind.PRODUCED, topic, app, client) if topic in self.topics else None
 
     def stored(
-        self, sender: Subject, end_position: int, partition: int, first: int, after: int, sent_ms: int, now_ms: int
+        self, sender: Subject, end_position: int, partition: int, first: int, after: int, messages: Buffer, now_ms: int
     ) -> None:
-        """A run of messages is in the journal, in a record that ends there."""
-        self._turn.append((end_position, sender, partition, first, after, now_ms, now_ms - sent_ms))
+        """A run of messages is in the journal, in a record that ends there. They are looked at when the turn ends."""
+        self._turn.append((end_position, sender, partition, first, after, now_ms, messages))
 
-    def produced(
-        self, topic: int, partition: int, first: int, after: int, app: str, client: str, now: Now, sent_ms: int = -1
-    ) -> None:
+    def produced(self, topic: int, partition: int, first: int, after: int, app: str, client: str, now: Now) -> None:
         """The same by those who do not know whether anybody wants to know."""
         sender = self.sender(topic, app, client)
         if sender is not None:
-            elapsed_ms = UNKNOWN_MS if sent_ms < 0 else now.wall_ms - sent_ms
-            self._note(sender, partition, first, after, elapsed_ms, now)
+            self._note(sender, partition, first, after, UNKNOWN_MS, now)
 
     def delivered(self, whose: Whose, lease: Lease, stored_ms: int, receiver: Receiver, now: Now) -> None:
         """Messages are about to be lent."""
@@ -231,6 +232,8 @@ class Tracing:
             if len(rows) >= room:
                 self.dropped_count += 1
                 continue
+            if not isinstance(elapsed_ms, int):
+                elapsed_ms = time_ms - _SEND_TIME.unpack_from(elapsed_ms)[0]
             row = known[subject, partition] = [time_ms, first, after, elapsed_ms]
             rows.append((subject, partition, row))
 
