@@ -3,9 +3,9 @@
     python bench/events.py [--quick] [--json] [--cases a,b,c,d] [--rounds N] [--seconds S] [--directory DIR]
 
 The cases are those of `bench/broker.py` with ACK_WRITE, measured twice. Over sockets its load program makes the load;
-one broker serves all of it, and before each run its topic is set to be archived, or not to be. In the core the same frames
-are handed to a broker in this process, turn by turn, and its CPU time is taken: without the kernel's share, so the ratio
-is less kind, and with short runs in close turns, so that others on the machine weigh less.
+one broker serves all of it, and before each run its topic is set to be archived, or not to be. In the core the same
+frames are handed to a broker in this process, turn by turn, and its CPU time is taken: without the kernel's share, so
+the ratio is less kind, and with short runs in close turns, so that others on the machine weigh less.
 """
 
 import argparse
