@@ -5,6 +5,13 @@ import warnings
 import pytest
 
 MASTER = "local[2,4]"  # two cores; a task may fail three times
+_SMALL = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    # Frames of a few rows: compiling the queries would take longer than they do.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
 
 
 def make_session():
@@ -14,7 +21,7 @@ def make_session():
     from lakemq.pipeline.session import session
 
     try:
-        return session(MASTER, "tests", {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"})
+        return session(MASTER, "tests", _SMALL)
     except SparkMissingError as error:
         pytest.skip(str(error))
 

@@ -134,7 +134,7 @@ def test_readings_keep_to_what_is_promised(moves):
         now = guard.read(_Now(clock))
         if guard.steps_back == steps_back:
             assert now >= last, "it went back and does not say so"
-        if now - last > spent_ms + spent_ms // 16 or now < last:
+        if now - last > spent_ms + spent_ms // 16 + 1 or now < last:  # what short readings owe may come with one
             assert now == clock.wall_ms(), "it jumped, and not to where the wall clock is"
             assert far_since is not None
             assert clock.monotonic_ms() - far_since >= 300_000, "it jumped too soon"

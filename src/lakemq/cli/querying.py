@@ -1,6 +1,5 @@
 """What `lakemq sql`, `trace`, `replay` and `report` do."""
 
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -182,7 +181,7 @@ def run_trace(
     if not rows:
         raise CommandError("no message is like that", 3, fix="events are recorded for archived topics only")
     if chosen.is_json:
-        typer.echo(as_json(rows) if isinstance(as_json(rows), str) else json.dumps(as_json(rows), indent=2))
+        typer.echo(as_json(rows))
     else:
         typer.echo(tree(rows))
     if len(ids) > limit:
@@ -232,6 +231,7 @@ def run_report(chosen: Chosen, path: str, every: str, lake: str, master: str) ->
         dead_letter_report,
         duplicates,
         end_to_end_latency,
+        hop_latency,
         hot_keys,
         lag_history,
         rates,
@@ -243,13 +243,14 @@ def run_report(chosen: Chosen, path: str, every: str, lake: str, master: str) ->
         views = open_views(spark, server, lake)
         frames = {
             "rates": rates(views.meta, every),
-            "latency": end_to_end_latency(views.events, every),
-            "lag": lag_history(views.events, every),
+            "end_to_end_latency": end_to_end_latency(views.events, every),
+            "hop_latency": hop_latency(views.events, every),
+            "lag_history": lag_history(views.events, every),
             "hot_keys": hot_keys(views.meta),
-            "retries": retry_report(views.events),
-            "dead_letters": dead_letter_report(views.events),
+            "retry_report": retry_report(views.events),
+            "dead_letter_report": dead_letter_report(views.events),
             "duplicates": duplicates(views.meta),
-            "cost": app_cost(views.meta, views.events),
+            "app_cost": app_cost(views.meta, views.events),
         }
         write_report(path, frames, f"LakeMQ at {server.url}")
     print_one({"page": str(Path(path).absolute())}, chosen.output)

@@ -28,7 +28,7 @@ class GuardedClock:
 
     - It begins with the wall time of its first reading, and runs with the monotonic clock.
     - A wall clock that is less than `drift_ms` off is followed, by at most one sixteenth of the time that passes: no
-      reading is further from the one before than 17/16 of the time between them.
+      reading is further from the one before than 17/16 of the time between them and a millisecond.
     - A wall clock that is further off was set by somebody, or jumped. That is not believed until it has stayed where
       it went, to within `drift_ms`, for `trust_ms`. Then it is taken over in one step: forward at once; back by
       standing still, if that is over within `still_max_ms`.

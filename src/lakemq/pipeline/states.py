@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 STATES_DDL = (
-    "topic string, partition int, group string, first bigint, end bigint, state string, attempts int, reason string, "
-    "due timestamp"
+    "topic string, topicId int, partition int, group string, first bigint, end bigint, state string, attempts int, "
+    "reason string, due timestamp"
 )
 
 
@@ -18,6 +18,7 @@ class State(NamedTuple):
     """One range of one partition, for one group."""
 
     topic: str
+    topic_id: int
     partition: int
     group: str
     first: int
@@ -28,12 +29,14 @@ class State(NamedTuple):
     due: datetime | None = None
 
 
-def states_of(topic: str, said: Mapping[str, Any]) -> list[State]:
+def states_of(topic: str, topic_id: int, said: Mapping[str, Any]) -> list[State]:
     """All ranges of a topic, from what INSPECT "deliveries" answers."""
-    return [state for app in said["apps"] for one in app["partitions"] for state in _of_partition(topic, app, one)]
+    return [
+        state for app in said["apps"] for one in app["partitions"] for state in _of_partition(topic, topic_id, app, one)
+    ]
 
 
-def _of_partition(topic: str, app: Mapping[str, Any], one: Mapping[str, Any]) -> Iterator[State]:
+def _of_partition(topic: str, topic_id: int, app: Mapping[str, Any], one: Mapping[str, Any]) -> Iterator[State]:
     group, partition = app["app"], one["partition"]
     end = one["visible_index"]
     singles: dict[int, State] = {}
@@ -41,22 +44,22 @@ def _of_partition(topic: str, app: Mapping[str, Any], one: Mapping[str, Any]) ->
         if row["partition"] == partition:
             due = datetime.fromtimestamp(row["due_ms"] / 1000, UTC)
             at = row["index"]
-            singles[at] = State(topic, partition, group, at, at + 1, "retrying", row["attempts"], None, due)
+            singles[at] = State(topic, topic_id, partition, group, at, at + 1, "retrying", row["attempts"], None, due)
     for row in app["dead"]:
         if row["partition"] == partition:
             at = row["index"]
             reason = row["reason"] or row["cause"]
-            singles[at] = State(topic, partition, group, at, at + 1, "dead", row["attempts"], reason)
+            singles[at] = State(topic, topic_id, partition, group, at, at + 1, "dead", row["attempts"], reason)
     ordered = sorted(singles)
     for first, stop, state in _runs(one, end):
         at = first
         for single in ordered[bisect_left(ordered, first) : bisect_left(ordered, stop)]:
             if at < single:
-                yield State(topic, partition, group, at, single, state)
+                yield State(topic, topic_id, partition, group, at, single, state)
             yield singles[single]
             at = single + 1
         if at < stop:
-            yield State(topic, partition, group, at, stop, state)
+            yield State(topic, topic_id, partition, group, at, stop, state)
 
 
 def _runs(one: Mapping[str, Any], end: int) -> list[tuple[int, int, str]]:

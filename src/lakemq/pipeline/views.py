@@ -100,7 +100,9 @@ class History:
     def states(self) -> DataFrame:
         """The delivery state now, as ranges."""
         rows = [
-            row for topic in self.topics for row in states_of(topic, door(self._server).inspect("deliveries", topic))
+            row
+            for topic in self.topics
+            for row in states_of(topic, self._topics[topic].id, door(self._server).inspect("deliveries", topic))
         ]
         return self._spark.createDataFrame(rows, STATES_DDL)
 
