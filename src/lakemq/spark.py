@@ -1,7 +1,8 @@
 """LakeMQ for Spark programs: `from lakemq import spark as lm`.
 
 The source and sink need none of this: `spark.read.format("lakemq")` works in any session. Here are the jobs around
-them: the archive, views over live and archived messages, trace, replay and a session with good settings.
+them: the archive, views over live and archived messages, bodies as columns, trace, replay and a session with good
+settings.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from lakemq.pipeline.replaying import ReplayReport
     from lakemq.pipeline.views import Views
 
-__all__ = ["archive", "open_views", "register_views", "replay", "session", "trace"]
+__all__ = ["archive", "decode_avro", "decode_json", "open_views", "register_views", "replay", "session", "trace"]
 
 
 def _server(servers: str, app: str, token: str) -> Server:
@@ -59,6 +60,23 @@ def register_views(
     from lakemq.pipeline import views
 
     return views.register_views(spark, _server(servers, app, token), lake)
+
+
+def decode_json(frame: "DataFrame", schema_ddl: str, column: str = "value") -> "DataFrame":
+    """Bodies that are JSON objects, read: `body` with the schema's fields, `_corrupt` with text that does not fit."""
+    from lakemq.pipeline import decoding
+
+    return decoding.decode_json(frame, schema_ddl, column)
+
+
+def decode_avro(frame: "DataFrame", schema_json: str, column: str = "value", framing: str = "none") -> "DataFrame":
+    """Bodies that are Avro records, read: `body` with the schema's fields, `_corrupt` with why one cannot be read.
+
+    `framing` is "none", "confluent" for five bytes before the record, or "file" for an Avro file of one record.
+    """
+    from lakemq.pipeline import decoding
+
+    return decoding.decode_avro(frame, schema_json, column, framing)
 
 
 def trace(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lakemq.cli.failure import USAGE, CommandError
 from lakemq.cli.options import Chosen
 from lakemq.cli.printing import print_one, print_rows, remark
-from lakemq.pipeline.session import check_spark
+from lakemq.pipeline.session import check_installed, check_spark
 
 if TYPE_CHECKING:
     from lakemq.pipeline.archiving import ArchiveProgress
@@ -21,7 +21,7 @@ _SHOWN_PROBLEMS = 20
 
 def server_of(chosen: Chosen, app: str = "") -> "Server":
     """Where the broker is, for the pipeline."""
-    check_spark()
+    check_installed()
     from lakemq.pipeline.options import Server
 
     return Server(chosen.server_url(), app or chosen.app_name, chosen.token or "")
@@ -29,13 +29,14 @@ def server_of(chosen: Chosen, app: str = "") -> "Server":
 
 def open_lake(lake: str) -> "Lake":
     """A lake that is there."""
-    check_spark()
+    check_installed()
     from lakemq.pipeline.lake import Lake
 
     return Lake.open(lake)
 
 
 def run_archive(chosen: Chosen, topics: tuple[str, ...], lake: str, master: str, every: str, batch: int) -> None:
+    check_spark()
     server = server_of(chosen, _archive_app())
     from lakemq.pipeline.archiving import Archive, ArchiveSettings
     from lakemq.pipeline.session import session

@@ -25,10 +25,11 @@ _EXITS = ("exit", "quit", r"\q")
 @contextmanager
 def spark_of(master: str, name: str) -> "Iterator[SparkSession]":
     """A session for one command; what Spark says is told in one line."""
-    from pyspark.errors import PySparkException
-
-    from lakemq.pipeline.session import session
+    from lakemq.pipeline.session import check_spark, session
     from lakemq.pipeline.spark_errors import told
+
+    check_spark()
+    from pyspark.errors import PySparkException
 
     remark("starting Spark …")
     spark = session(master, name)
@@ -100,6 +101,12 @@ def split_statements(text: str) -> list[str]:
         elif text.startswith("--", at):
             end = text.find("\n", at)
             at = len(text) if end < 0 else end
+            continue
+        elif text.startswith("/*", at):
+            end = text.find("*/", at + 2)
+            end = len(text) if end < 0 else end + 2
+            found[-1] += text[at:end] if text.startswith("/*+", at) else " "  # a hint is no comment
+            at = end
             continue
         elif char == ";":
             found.append("")
@@ -232,6 +239,7 @@ def run_report(chosen: Chosen, path: str, every: str, lake: str, master: str) ->
         duplicates,
         end_to_end_latency,
         hop_latency,
+        hop_latency,
         hot_keys,
         lag_history,
         rates,
@@ -244,6 +252,7 @@ def run_report(chosen: Chosen, path: str, every: str, lake: str, master: str) ->
         frames = {
             "rates": rates(views.meta, every),
             "end_to_end_latency": end_to_end_latency(views.events, every),
+            "hop_latency": hop_latency(views.events, every),
             "hop_latency": hop_latency(views.events, every),
             "lag_history": lag_history(views.events, every),
             "hot_keys": hot_keys(views.meta),

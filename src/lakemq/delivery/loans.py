@@ -77,6 +77,10 @@ class Loans:
         """There may be something to lend in that partition."""
         self._ready[partition] = None
 
+    def offer_seen(self) -> None:
+        """The same for every partition that was looked at before."""
+        self._ready.update(dict.fromkeys(self._partitions))
+
     def take_ready(self) -> int | None:
         """The partition whose turn it is; it is to be offered again if it has something left."""
         for partition in self._ready:

@@ -48,7 +48,7 @@ def check_java(environment: Mapping[str, str] = os.environ) -> str:
         raise SparkMissingError(f"Spark needs Java, and {where}", _INSTALL_JAVA)
     try:
         found = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
-    except OSError as error:
+    except (OSError, subprocess.TimeoutExpired) as error:
         raise SparkMissingError(f"Spark needs Java, and {java} does not run: {error}", _INSTALL_JAVA) from None
     version = _VERSION.search(found.stderr + found.stdout)
     if version is None:
@@ -62,8 +62,8 @@ def check_java(environment: Mapping[str, str] = os.environ) -> str:
 _INSTALL_JAVA = "Install one, e.g. with `apt install openjdk-17-jre-headless`, or set JAVA_HOME."
 
 
-def check_spark() -> None:
-    """SparkMissingError where the extra is not installed or Java is not there."""
+def check_installed() -> None:
+    """SparkMissingError where the extra is not installed; what only looks at the lake needs no Java."""
     try:
         import deltalake  # noqa: F401
         import pyarrow  # noqa: F401
@@ -72,6 +72,11 @@ def check_spark() -> None:
         raise SparkMissingError(
             f"the data pipeline is not installed: {error}", "Install it with `pip install 'lakemq[spark]'`."
         ) from None
+
+
+def check_spark() -> None:
+    """SparkMissingError where the extra is not installed or Java is not there."""
+    check_installed()
     check_java()
 
 
