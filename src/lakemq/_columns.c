@@ -230,7 +230,67 @@ no_rows:
     return NULL;
 }
 
+static const char DIGITS[] =
+    "00010203040506070809101112131415161718192021222324252627282930313233343536373839404142434445464748495051525354555657"
+    "585960616263646566676869707172737475767778798081828384858687888990919293949596979899";
+
+static int decimal(uint64_t number, uint8_t *out) {
+    uint8_t text[20];
+    int at = 20;
+    while (number >= 100) {
+        at -= 2;
+        memcpy(text + at, DIGITS + 2 * (number % 100), 2);
+        number /= 100;
+    }
+    if (number >= 10) {
+        at -= 2;
+        memcpy(text + at, DIGITS + 2 * number, 2);
+    } else
+        text[--at] = (uint8_t)('0' + number);
+    memcpy(out, text + at, (size_t)(20 - at));
+    return 20 - at;
+}
+
+/* places(prefix, rows, offsets, values): prefix and index of each row, as text; how many bytes, or -1 without room. */
+static PyObject *columns_places(PyObject *self, PyObject *const *args, Py_ssize_t n) {
+    if (!wants("places", n, 4)) return NULL;
+    Py_buffer prefix, rows, offsets, values;
+    if (PyObject_GetBuffer(args[0], &prefix, PyBUF_SIMPLE) < 0) return NULL;
+    if (!rows_of(args[1], &rows, PyBUF_SIMPLE)) goto no_rows;
+    if (PyObject_GetBuffer(args[2], &offsets, PyBUF_WRITABLE) < 0) goto no_offsets;
+    if (PyObject_GetBuffer(args[3], &values, PyBUF_WRITABLE) < 0) goto no_values;
+    int64_t count = rows.len / (int64_t)sizeof(Row), to = 0;
+    if (offsets.len < (count + 1) * 4 || values.len < count * (prefix.len + 20)) to = -1;
+    Py_BEGIN_ALLOW_THREADS
+    if (to == 0) {
+        const Row *row = rows.buf;
+        uint8_t *out = values.buf;
+        int32_t *ends = offsets.buf;
+        ends[0] = 0;
+        for (int64_t i = 0; i < count; i++) {
+            memcpy(out + to, prefix.buf, (size_t)prefix.len);
+            to += prefix.len;
+            to += decimal(row[i].index < 0 ? 0 : (uint64_t)row[i].index, out + to);
+            ends[i + 1] = (int32_t)to;
+        }
+    }
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&values);
+    PyBuffer_Release(&offsets);
+    PyBuffer_Release(&rows);
+    PyBuffer_Release(&prefix);
+    return PyLong_FromLongLong(to);
+no_values:
+    PyBuffer_Release(&offsets);
+no_offsets:
+    PyBuffer_Release(&rows);
+no_rows:
+    PyBuffer_Release(&prefix);
+    return NULL;
+}
+
 static PyMethodDef methods[] = {
+    {"places", (PyCFunction)(void (*)(void))columns_places, METH_FASTCALL, "Twin of columns.places_python."},
     {"lay", (PyCFunction)(void (*)(void))columns_lay, METH_FASTCALL, "Twin of columns.lay_python."},
     {"items", (PyCFunction)(void (*)(void))columns_items, METH_FASTCALL, "Twin of columns.items_python."},
     {"gather", (PyCFunction)(void (*)(void))columns_gather, METH_FASTCALL, "Twin of columns.gather_python."},

@@ -15,7 +15,7 @@ from lakemq.attributes import TAGS as TAGS_NAME
 from lakemq.attributes import UNIQ_ID, decode_attributes
 from lakemq.errors import LakeMQError
 from lakemq.pipeline import schema
-from lakemq.pipeline.columns import Opened, Rows, crcs, gather
+from lakemq.pipeline.columns import Opened, Rows, crcs, gather, places
 
 DAMAGED = "LAKEMQ_DAMAGED"  # a header of messages that could not be opened
 _ATTEMPT = "LAKEMQ_ATTEMPT"
@@ -46,8 +46,10 @@ class Columns:
     # How each column is made
 
     def key(self) -> pa.Array:
-        keys = self._part("key", pa.string())
         is_none = self._rows["key_bytes"] == 0  # empty and none are the same on the wire
+        if is_none.all():
+            return pa.nulls(len(self), pa.string())
+        keys = self._part("key", pa.string())
         return keys if not is_none.any() else pc.if_else(pa.array(is_none), pa.scalar(None, pa.string()), keys)
 
     def value(self) -> pa.Array:
@@ -82,11 +84,10 @@ class Columns:
         return self._part("app", pa.string())
 
     def message_id(self) -> pa.Array:
-        places = pc.binary_join_element_wise(
-            f"{self._topic}/{self._partition}", pc.cast(self.offset(), pa.string()), "/"
-        )
+        offsets, values = places(f"{self._topic}/{self._partition}/", self._rows)
+        found = pa.Array.from_buffers(pa.string(), len(self), [None, pa.py_buffer(offsets), pa.py_buffer(values)])
         given = self._attributes.uniq_ids()
-        return places if given is None else pc.coalesce(given, places)
+        return found if given is None else pc.coalesce(given, found)
 
     def attempt(self) -> pa.Array:
         found = self._attributes.attempts()

@@ -52,6 +52,7 @@ ROW = np.dtype(
 )
 Rows = npt.NDArray[Any]
 
+_INDEX_DIGITS = 20
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 
@@ -162,6 +163,19 @@ def gather(arena: Buffer, rows: Rows, part: str, is_text: bool) -> tuple[npt.NDA
     return offsets, values, bad
 
 
+def places(prefix: str, rows: Rows) -> tuple[npt.NDArray[np.int32], Any]:
+    """The prefix and the index of each row as text: where each ends, and the bytes."""
+    start = prefix.encode()
+    offsets = np.empty(len(rows) + 1, np.int32)
+    values = np.empty(len(rows) * (len(start) + _INDEX_DIGITS), np.uint8)
+    if _columns is None:
+        places_python(start, rows, offsets, values)
+    else:
+        end = _columns.places(start, rows, offsets, values)
+        assert end >= 0, "there is room for the longest"
+    return offsets, values
+
+
 def crcs(arena: Buffer, rows: Rows) -> npt.NDArray[np.int64]:
     """The CRC-32 of each body as it was before it was compressed."""
     found = np.empty(len(rows), np.int64)
@@ -239,6 +253,17 @@ def gather_python(
         to += size
         offsets[place] = to
     return bad
+
+
+def places_python(start: bytes, rows: Rows, offsets: npt.NDArray[np.int32], values: Any) -> None:
+    """The definition of `places`."""
+    to = 0
+    offsets[0] = 0
+    for place, index in enumerate(rows["index"].tolist(), start=1):
+        text = start + b"%d" % max(index, 0)
+        values[to : to + len(text)] = np.frombuffer(text, np.uint8)
+        to += len(text)
+        offsets[place] = to
 
 
 def crcs_python(arena: Buffer, rows: Rows, found: npt.NDArray[np.int64]) -> None:
