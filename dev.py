@@ -107,6 +107,7 @@ def faults() -> None:
         ("broker_drains", "--count", "100", "--restarts", "10"),
         ("broker_pauses", "--rounds", "5"),
         ("broker_baseline", "--rounds", "10", "--seconds", "10"),
+        ("archive_kills", "--kills", "50", "--rows", "1000000"),
     ):
         command = [sys.executable, "-m", f"tests.faults.{name}", *options]
         print("+", " ".join(command), flush=True)

@@ -24,7 +24,9 @@ def main(url, lake, step, count, master="local[2,4]"):
             if left <= 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    settings = ArchiveSettings(Server(url, ARCHIVE_APP), lake, offsets_max=3000)
+    settings = ArchiveSettings(
+        Server(url, ARCHIVE_APP), lake, offsets_max=int(os.environ.get("LAKEMQ_ARCHIVE_BATCH", "3000"))
+    )
     progress = Archive(session(master, "archive"), settings, at_step=at_step).run()
     sys.stdout.write(f"{progress.messages}\n")
 
