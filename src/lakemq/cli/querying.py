@@ -1,5 +1,6 @@
 """What `lakemq sql`, `trace`, `replay` and `report` do."""
 
+import logging
 import sys
 import time
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ def spark_of(master: str, name: str) -> "Iterator[SparkSession]":
     from pyspark.errors import PySparkException
 
     remark("starting Spark …")
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # a stack for what is said in a line
     spark = session(master, name)
     try:
         yield spark
@@ -239,7 +241,6 @@ def run_report(chosen: Chosen, path: str, every: str, lake: str, master: str) ->
         duplicates,
         end_to_end_latency,
         hop_latency,
-        hop_latency,
         hot_keys,
         lag_history,
         rates,
@@ -252,7 +253,6 @@ def run_report(chosen: Chosen, path: str, every: str, lake: str, master: str) ->
         frames = {
             "rates": rates(views.meta, every),
             "end_to_end_latency": end_to_end_latency(views.events, every),
-            "hop_latency": hop_latency(views.events, every),
             "hop_latency": hop_latency(views.events, every),
             "lag_history": lag_history(views.events, every),
             "hot_keys": hot_keys(views.meta),

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakemq.pipeline.errors import SparkMissingError
@@ -25,6 +26,7 @@ _LOCAL_DISK = {
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
+_DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 _SETTINGS = {
     # Views of all sessions have a database of their own; this is its name, so that `lake.orders` is one.
     "spark.sql.globalTempDatabase": VIEWS_DATABASE,
@@ -35,7 +37,6 @@ _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "8",
-    "spark.log.level": "ERROR",
 }
 
 
@@ -90,6 +91,8 @@ def session(master: str = "", name: str = "lakemq", settings: Mapping[str, str] 
     os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost") if not master or master.startswith("local") else None
     builder = SparkSession.builder.appName(name).master(master or "local[*,4]")
     chosen = {**_SETTINGS, **(_LOCAL_DISK if not master or master.startswith("local") else {}), **(settings or {})}
+    quiet = f"-Dlog4j2.configurationFile={Path(__file__).parent.joinpath('log4j2.properties').as_uri()}"
+    chosen[_DRIVER_OPTIONS] = " ".join(filter(None, (chosen.get(_DRIVER_OPTIONS), quiet)))
     for key, value in chosen.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
