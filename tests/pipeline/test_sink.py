@@ -83,6 +83,22 @@ def test_what_a_dead_task_left_is_not_seen_and_is_cleaned_up(spark, topics, tmp_
         assert mq.session(target).tpc_recover() == []
 
 
+def test_a_decision_that_is_too_old_to_be_sure_of_is_an_error_and_not_a_guess(topics):
+    """The broker rolls back what stays prepared for a day; whether that happened cannot be told afterwards."""
+    from lakemq.pipeline.errors import PipelineError
+    from lakemq.pipeline.sink import commit_decided
+    from lakemq.pipeline.sink_log import Decision, SinkLog
+
+    topic = topics.make()
+    gone = [[topic, "no such", "1"]]
+    log = SinkLog(topics.mq, f"old {topic}")
+    with pytest.raises(PipelineError, match="13 hours ago"):
+        commit_decided(topics.mq, log, Decision(gone, 13 * 3_600_000), 4)
+    commit_decided(topics.mq, log, Decision(gone, 13 * 3_600_000, is_done=True), 4)
+    commit_decided(topics.mq, log, Decision(gone, 3_600_000), 4)  # committed by whoever decided, a moment ago
+    assert log.decide(4, [["other", "x", "2"]]).is_done
+
+
 @pytest.mark.parametrize(
     ("frame", "options", "text"),
     [

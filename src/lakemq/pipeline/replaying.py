@@ -20,8 +20,8 @@ from lakemq.client.outgoing import Message
 from lakemq.pipeline.door import door
 from lakemq.pipeline.errors import OptionError
 from lakemq.pipeline.options import Server
-from lakemq.pipeline.sink import commit_transactions, prepare_messages
-from lakemq.pipeline.sink_log import SinkLog
+from lakemq.pipeline.sink import commit_decided, prepare_messages
+from lakemq.pipeline.sink_log import Decision, SinkLog
 
 REPLAY_TOPIC, REPLAY_PARTITION, REPLAY_OFFSET, REPLAY_ID = "replayTopic", "replayPartition", "replayOffset", "replayId"
 _CHUNK = 10_000  # offsets
@@ -74,8 +74,9 @@ def replay(
     plan = [[to, str(report.messages), str(_CHUNK)]]
     if begun is None:
         log.decide(_BATCH, plan)
-    elif begun[0][0] != to:
-        raise OptionError(f"replay {report.id} was begun to topic {begun[0][0]}", "Use another id for another replay.")
+    elif begun.transactions[0][0] != to:
+        before = begun.transactions[0][0]
+        raise OptionError(f"replay {report.id} was begun to topic {before}", "Use another id for another replay.")
     pace = _Pace(per_second)
     ordered = frame.orderBy("topic", "partition", "offset").toLocalIterator(prefetchPartitions=True)
     for (topic, partition, chunk), rows in groupby(ordered, key=_chunk_of):
@@ -96,7 +97,7 @@ def _send_chunk(
     report: ReplayReport,
     name: str,
     rows: list[Row],
-    done: dict[int | str, list[list[str]]],
+    done: dict[int | str, Decision],
     pace: "_Pace",
 ) -> None:
     chosen = done.get(name)
@@ -108,7 +109,7 @@ def _send_chunk(
         report.sent += len(rows)
     else:
         report.skipped += len(rows)
-    commit_transactions(client, chosen)
+    commit_decided(client, log, chosen, name)
 
 
 def _message(row: Row, id: str) -> Message:

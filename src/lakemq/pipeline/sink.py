@@ -2,7 +2,8 @@
 
 Once: each task prepares its messages as transactions that nobody sees, and tells the driver their names. When all
 tasks are done the driver decides for those (`sink_log.py`) and commits them. A task that is run again makes new ones;
-what was prepared and is not part of the decision is rolled back. Prepared transactions do not time out.
+what was prepared and is not part of the decision is rolled back. The broker rolls back by itself what has been prepared
+for a day: a query that was stopped in just that moment, and for that long, ends with an error instead of a guess.
 """
 
 import hashlib
@@ -20,13 +21,14 @@ from lakemq.client.outgoing import Message
 from lakemq.client.xa import Session, Xid
 from lakemq.errors import TransactionNotFoundError
 from lakemq.pipeline.door import door
-from lakemq.pipeline.errors import OptionError
+from lakemq.pipeline.errors import OptionError, PipelineError
 from lakemq.pipeline.options import SinkOptions
 from lakemq.pipeline.rows import check_rows, messages_of
-from lakemq.pipeline.sink_log import SinkLog
+from lakemq.pipeline.sink_log import Decision, SinkLog
 
 _FORMAT = 0x5350  # xids with this number are the sink's
 _SEND_MANY = 2000
+_KNOWN_MS = 12 * 3_600_000  # so long nothing that is prepared can have been rolled back by the broker
 _TRANSACTION_MESSAGES = 20_000
 _TRANSACTION_BYTES = 16 << 20
 
@@ -37,6 +39,7 @@ class Sent(WriterCommitMessage):
 
     count: int
     transactions: list[list[str]]  # topic, gtrid, bqual
+    batch: int = 0  # of the stream that the task ran for, if it did
 
 
 class _Sink:
@@ -57,15 +60,19 @@ class _Sink:
         query = context.getLocalProperty("sql.streaming.queryId") or self.run_id
         batch = context.getLocalProperty("streaming.sql.batchId") or "0"
         task = f"{context.partitionId()}.{context.taskAttemptId()}"
-        return prepare_messages(client, rows, self.options.name or query, batch, task)
+        sent = prepare_messages(client, rows, self.options.name or query, batch, task)
+        return Sent(sent.count, sent.transactions, int(batch))
 
     def _commit(self, messages: list[WriterCommitMessage | None], query: str, batch: int) -> None:
         if not self.options.is_exactly_once:
             return
         client = door(self.options.server).client
         mine = [names for one in messages if isinstance(one, Sent) for names in one.transactions]
-        chosen = SinkLog(client, query).decide(batch, mine) if mine else []
-        _end(client, chosen, query, batch, {names[0] for names in mine})
+        if not mine:
+            return
+        log = SinkLog(client, query)
+        commit_decided(client, log, log.decide(batch, mine), batch)
+        _roll_back_rest(client, query, batch, {names[0] for names in mine})
 
     def _abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Transactions of tasks that failed are rolled back with the next batch, or here."""
@@ -79,7 +86,9 @@ class BatchSink(_Sink, DataSourceArrowWriter):
     """`df.write.format("lakemq")`."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._commit(messages, self.options.name or self.run_id, 0)
+        # Inside foreachBatch each batch is one of its own, under the same name.
+        batch = max((one.batch for one in messages if isinstance(one, Sent)), default=0)
+        self._commit(messages, self.options.name or self.run_id, batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self._abort(messages)
@@ -158,24 +167,34 @@ def _digest(query: str) -> str:
     return hashlib.sha256(query.encode()).hexdigest()[:32]
 
 
-def _end(client: Client, chosen: list[list[str]], query: str, batch: int, more_topics: set[str]) -> None:
-    """Commit what was decided for, and roll back what is left of this query."""
-    commit_transactions(client, chosen)
-    for topic in more_topics | {names[0] for names in chosen}:
+def commit_decided(client: Client, log: SinkLog, decision: Decision, batch: int | str) -> None:
+    """Commit what was decided for, and note that; what is no longer prepared was committed by whoever decided."""
+    if decision.is_done:
+        return
+    wanted = {(topic, Xid(_FORMAT, gtrid, bqual)) for topic, gtrid, bqual in decision.transactions}
+    left = set(wanted)
+    for topic in sorted({topic for topic, _ in wanted}):
+        session = client.session(topic)
+        for xid in session.tpc_recover():
+            if (topic, xid) in wanted:
+                _decide(session, xid, is_commit=True)
+                left.discard((topic, xid))
+    if left and decision.age_ms > _KNOWN_MS:
+        raise PipelineError(
+            f"batch {batch} was decided {decision.age_ms // 3_600_000} hours ago, and the broker may have rolled back "
+            "what was not committed then",
+            "Compare the topic with the query's input, then go on under another name from behind that batch.",
+        )
+    log.done(batch)
+
+
+def _roll_back_rest(client: Client, query: str, batch: int, topics: set[str]) -> None:
+    """What tasks that were run again, or died, have left of this query."""
+    for topic in sorted(topics):
         session = client.session(topic)
         for xid in session.tpc_recover():
             if _is_left(xid, query, batch):
                 _decide(session, xid, is_commit=False)
-
-
-def commit_transactions(client: Client, chosen: list[list[str]]) -> None:
-    """Commit those that are prepared still; the others are committed already."""
-    for topic in sorted({names[0] for names in chosen}):
-        session = client.session(topic)
-        wanted = {Xid(_FORMAT, gtrid, bqual) for to, gtrid, bqual in chosen if to == topic}
-        for xid in session.tpc_recover():
-            if xid in wanted:
-                _decide(session, xid, is_commit=True)
 
 
 def _is_left(xid: Xid, query: str, batch: int) -> bool:

@@ -174,7 +174,7 @@ def register_views(spark: SparkSession, server: Server, lake: str = "") -> list[
         messages=views.messages, meta=views.meta, events=views.events, deliveries=views.deliveries, lag=views.lag
     )
     for name, frame in frames.items():
-        frame.createOrReplaceGlobalTempView(name)
+        frame.createOrReplaceGlobalTempView(f"`{name}`")  # names of topics may have dots and dashes
     database = spark.conf.get("spark.sql.globalTempDatabase", "global_temp")
     return [f"{database}.{name}" if name.isidentifier() else f"{database}.`{name}`" for name in frames]
 
