@@ -274,8 +274,8 @@ class Lender:
         if wanted.tag_hashes is not None:
             first = self._skip_by_tag(lending, partition, first, end, wanted.tag_hashes, now)
             if first >= end:
-                if end < visible:
-                    loans.offer(partition)  # behind what was settled before there is more
+                if end < visible or lending.growths:
+                    loans.offer(partition)  # there may be more behind it, or in those that waited for it
                 return EMPTY, None
         slices = self._group.read(lending.topic_number, partition, first, min(count, end - first), bytes_max)
         if policy.delay_ms:
