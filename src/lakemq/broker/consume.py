@@ -301,7 +301,7 @@ class Consuming:
             raise BadParameterError(f"count {wish.count} is not a number of messages")
         index = wish.index
         if index == ACK_INDEX:
-            index = self._ledger.stand(topic.number, wish.partition, subscription.number).index
+            index = self._ledger.stand(topic.number, wish.partition, subscription.number).next_index
         rates = self._sessions.rates_of(app, self._ledger.metadata, now.monotonic_ms)
         if rates is not None and not self._lender.may_fetch(rates, now):
             return EMPTY

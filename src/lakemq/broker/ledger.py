@@ -183,7 +183,7 @@ class Stand(NamedTuple):
     """Where an app is in a partition, as others are told."""
 
     first_index: int  # the oldest that is kept
-    index: int  # the next it gets
+    next_index: int  # what it gets next
     visible_index: int  # the end of what can be read
 
 
