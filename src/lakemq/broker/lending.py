@@ -341,7 +341,7 @@ class Lender:
             if any(acks.get(lending.number, one) < end for one, end in enumerate(ends)):
                 return ends[partition] if partition < len(ends) else 0
             lending.growths = lending.growths[1:]
-            lending.loans.offer_seen()  # who waited for this; nobody else says so if it was retention that moved the app
+            lending.loans.offer_seen()  # who waited for this; nobody else says so if retention moved the app
         return _EVERYTHING
 
     def _old_enough(self, lending: Lending, partition: int, slices: Slices, delay_ms: int, now: Now) -> Slices:
