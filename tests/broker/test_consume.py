@@ -1,10 +1,12 @@
 """Receiving: what is lent to whom and for how long, what acks do, and what is read without being lent."""
 
+import json
 import zlib
 
 import pytest
 
 from broker.fix_broker import DOCUMENTED, EIO, FULL, JOYQUEUE, TINY, block_of, make_broker, message_of
+from lakemq.broker.events import AdminAsked
 from lakemq.compression import Compression
 from lakemq.envelope import pack
 from lakemq.message import AckType, Qos
@@ -25,8 +27,8 @@ from lakemq.wire.consume import (
     TopicPartitions,
 )
 from lakemq.wire.messages import MessageBlock
-from lakemq.wire.own import FetchRange, PartitionTime, TopicTimes
-from lakemq.wire.session import RemoveConsumer
+from lakemq.wire.own import FetchRange, Inspect, PartitionTime, TopicTimes
+from lakemq.wire.session import AddConsumer, RemoveConsumer
 
 both = pytest.mark.parametrize("dialect", [DOCUMENTED, JOYQUEUE], ids=lambda one: one.value)
 
@@ -522,6 +524,33 @@ def test_a_new_consumer_begins_with_new_messages_unless_it_says_otherwise():
     fill(peer, 1, start=9)
     assert peer.fetch(app="shop.late") == [b"9"]
     assert peer.fetch(app="shop.early") == [*numbers(0, 3), b"not synced yet", b"9"]
+
+
+def test_a_new_consumer_is_never_told_to_stand_behind_what_can_be_read():
+    """It begins behind a message that is stored and not durable yet: until it is, there is nothing to read."""
+    life = make_broker(partitions=1)
+    peer = life.peer()
+    fill(peer, 1)
+    peer.send(peer.produce_command(b"not synced yet", qos=Qos.WRITE))
+    wish = {"topic": "orders", "app": "shop.late", "consumer": {}, "start": "latest"}
+    told = []
+    life.engine.handle(AdminAsked("subscribe", wish, lambda result, error: None))
+    life.engine.handle(AdminAsked("lag", {"topic": "orders", "app": "shop.late"}, lambda *answer: told.append(answer)))
+    asked = peer.send_all(
+        FetchIndex((TopicPartitions("orders", (0,)),), "shop.late"),
+        Inspect("deliveries", "orders", "shop.late"),
+        AddConsumer(("orders",), "shop.late"),
+        FetchPartitionMessage((TopicPartitionFetch("orders", (PartitionFetch(0, 100, -1),)),), "shop.late"),
+    )
+    life.settle()
+    stand, inspected, _, read = [peer.received(one).body for one in asked]
+    (((place,), _),) = told
+    assert (place["offset"], place["end_offset"], place["lag"]) == (1, 1, 0)
+    assert stand.topics[0].partitions[0].index == 1
+    (shown,) = [one for one in json.loads(inspected.body)["apps"] if one["app"] == "shop.late"]
+    assert (shown["partitions"][0]["ack_index"], shown["partitions"][0]["visible_index"]) == (1, 1)
+    assert (read.topics[0].partitions[0].code, read.topics[0].partitions[0].messages.count) == (0, 0)
+    assert peer.stand(app="shop.late") == 2, "once it is durable"
 
 
 # --- acks ------------------------------------------------------------------------------------------------------------

@@ -169,6 +169,24 @@ def test_a_retry_that_has_expired_is_a_dead_letter():
     assert (letter.cause, letter.attempts, len(life.broker.ledger.state.retries)) == ("expired", 1, 0)
 
 
+@pytest.mark.parametrize("kind", [0, 2])
+def test_of_a_batch_that_expires_only_what_is_open_is_a_dead_letter(kind):
+    """A batch comes whole, and one of it may be done with, or on its way as a retry."""
+    life = make_broker(partitions=1)
+    peer = life.peer().consumes()
+    peer.produce((b"0", b"1", b"2"), attributes={"EXPIRE": str(wall_ms(life) + 500)})
+    assert peer.fetch(lease_ms=400) == [b"0", b"1", b"2"]
+    assert peer.ack([1], kind=kind) == 0
+    life.pass_ms(600)
+    assert (peer.fetch(), life.ack_index()) == ([], 3)
+    assert [letter.message_index for letter in life.broker.ledger.state.dead_letters.rows()] == [0, 2]
+    assert life.broker.metrics.settled["orders", "shop", "expired"] == 2 + 1, "and a lease"
+    life.pass_ms(1000)
+    assert peer.fetch() == []
+    dead = [letter.message_index for letter in life.broker.ledger.state.dead_letters.rows()]
+    assert dead == ([0, 2, 1] if kind else [0, 2])
+
+
 def test_after_a_restart_the_broker_still_looks():
     life = make_broker(partitions=1)
     life.peer().produce(b"x", attributes={"EXPIRE": str(wall_ms(life) + 1000)})

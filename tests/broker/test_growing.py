@@ -2,16 +2,17 @@
 
 import pytest
 
-from broker.fix_broker import make_broker
+from broker.fix_broker import TINY, make_broker
 from lakemq.errors import BadParameterError
+from lakemq.storage.retention import RetentionPolicy
 
 
 def grow(life, partitions):
     life.ask("set_topic", name="orders", partitions=partitions)
 
 
-def ordered(life_partitions=2):
-    life = make_broker(partitions=1, topics=())
+def ordered(life_partitions=2, **details):
+    life = make_broker(partitions=1, topics=(), **details)
     life.ask("create_topic", name="orders", partitions=life_partitions, type="ordered")
     life.ask("subscribe", topic="orders", app="shop", producer={}, consumer={"batch_size": 1}, start="earliest")
     return life
@@ -109,3 +110,50 @@ def test_growth_survives_a_kill():
     assert peer.fetch() == []
     peer.ack([0])
     assert peer.fetch() == [b"new"]
+
+
+def receive_all(*peers):
+    """Bodies in the order they come, each acked."""
+    received = []
+    for _ in range(100):
+        for peer in peers:
+            for message in peer.messages(peer.ask(peer.fetch_command())):
+                received.append(message.body)
+                assert peer.ack([message.index], partition=message.partition) == 0
+    return received
+
+
+def test_nobody_waits_for_what_retention_has_taken():
+    """The app's place moves behind the growth by itself: nobody acks what would free the new partitions."""
+    life = ordered(1, storage=TINY, retention=RetentionPolicy(size_bytes=1))
+    peer, other = life.peer().consumes(), life.peer().consumes()
+    for number in range(12):
+        peer.produce(b"old %2d" % number * 500, business_id="a")
+    grow(life, 4)
+    for key in "abcdefgh":
+        peer.produce(b"new " + key.encode() * 2000, business_id=key)
+    assert peer.fetch(lease_ms=1000)[0].startswith(b"old  0")
+    assert other.fetch() == [], "all partitions were looked at"
+    life.pass_ms(life.config.retention_every_ms)
+    life.pass_ms(1000)  # what says that the lease has run out must be synced before the segment goes
+    stored = [body for partition in range(4) for body in life.stored(partition=partition)]
+    assert stored
+    assert all(body.startswith(b"new") for body in stored)
+    assert sorted(receive_all(peer, other)) == sorted(stored)
+
+
+def test_nobody_waits_for_what_a_filter_leaves_out():
+    """The same where the last from before the growth is not for this app, and the one before it has expired."""
+    life = ordered(1)
+    life.ask("subscribe", topic="orders", app="shop", consumer={"filter": "red"})
+    peer, other = life.peer().consumes(), life.peer().consumes()
+    expires = str(life.engine.now().wall_ms + 500)
+    peer.produce(b"old", business_id="a", attributes={"TAGS": "red", "EXPIRE": expires})
+    peer.produce(b"old", business_id="a", attributes={"TAGS": "blue"})
+    grow(life, 4)
+    _, (result,) = peer.produce(b"new", business_id="b", attributes={"TAGS": "red"})
+    assert result.partition > 0
+    assert peer.fetch(lease_ms=1000) == [b"old"]
+    assert other.fetch() == [], "all partitions were looked at"
+    life.pass_ms(1000)
+    assert receive_all(peer, other) == [b"new"]

@@ -26,6 +26,9 @@ BROKEN_ONCE = (
     20544,  # I13: a dead letter that nobody read before retention came was taken for another message
     30410,  # I14: when an ack of a part was not written, the whole lease was given to others
     31088,  # I13: the segment of a message went that had become a dead letter a moment ago
+    100186,  # I07: new partitions waited for an ack of what retention had taken
+    100287,  # I13: a batch expired, and what of it was a dead letter already became one again
+    101079,  # I13: a new app began behind messages that could not be read yet, and was said to be behind their end
 )
 
 

@@ -322,6 +322,18 @@ def test_I13_a_dead_letter_before_its_message_expired(story):
     story.check(number, ack_indexes={KEY: 1}, dead=[letter(cause="expired", died_ms=500)])
 
 
+def test_I13_a_dead_letter_of_what_was_acked(story):
+    number, story.bodies[0] = story.history.make_payload("p", "t", "k", b"", expires_ms=500)
+    story.send(again=number)
+    lend(story, 1, 10)
+    acked(story, 0)
+    story.check(number, ack_indexes={KEY: 1}, dead=[letter(cause="expired", died_ms=600)])  # its lease may be over
+    story.history.done_for_good(KEY, story.history.ask(KEY), [0], 550)
+    story.check(number, ack_indexes={KEY: 1}, dead=[letter(cause="expired", died_ms=540)])
+    with broken("I13"):
+        story.check(number, ack_indexes={KEY: 1}, dead=[letter(cause="expired", died_ms=600)])
+
+
 def test_I13_a_dead_letter_of_what_retention_took_is_judged_by_its_own_message(story):
     number, story.bodies[0] = story.history.make_payload("p", "t", "k", b"", expires_ms=500)
     story.send(again=number)

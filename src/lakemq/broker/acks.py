@@ -155,9 +155,7 @@ class Acking:
     def _stand(self, name: str, app: str, partition: int, now: Now) -> FoundIndex:
         topic, subscription = self._access.subscription(name, app, now)
         self._consuming.check_leads(topic, partition)
-        first = self._group.first_index(topic.number, partition)
-        index = max(self._ledger.state.acks.get(subscription.number, partition), first)
-        visible = self._group.visible_index(topic.number, partition)
+        first, index, visible = self._ledger.stand(topic.number, partition, subscription.number)
         return FoundIndex(partition, index, 0, first, visible)
 
     def fetch_range(self, connection: Connection, header: Header, command: FetchRange, now: Now) -> None:

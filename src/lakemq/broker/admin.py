@@ -258,10 +258,7 @@ class Admin:
         return known, subscription
 
     def _place(self, topic: Topic, subscription: Subscription, partition: int) -> dict[str, Any]:
-        group = self._ledger.group
-        first = group.first_index(topic.number, partition)
-        end = group.visible_index(topic.number, partition)
-        index = max(self._ledger.state.acks.get(subscription.number, partition), first)
+        first, index, end = self._ledger.stand(topic.number, partition, subscription.number)
         return {"partition": partition, "offset": index, "first_offset": first, "end_offset": end, "lag": end - index}
 
     def _topic(self, topic: Topic) -> dict[str, Any]:

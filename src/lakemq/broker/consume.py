@@ -301,8 +301,7 @@ class Consuming:
             raise BadParameterError(f"count {wish.count} is not a number of messages")
         index = wish.index
         if index == ACK_INDEX:
-            first = self._group.first_index(topic.number, wish.partition)
-            index = max(self._ledger.state.acks.get(subscription.number, wish.partition), first)
+            index = self._ledger.stand(topic.number, wish.partition, subscription.number).next_index
         rates = self._sessions.rates_of(app, self._ledger.metadata, now.monotonic_ms)
         if rates is not None and not self._lender.may_fetch(rates, now):
             return EMPTY

@@ -135,18 +135,12 @@ class Inspecting:
 
     def _all_rows(self, topic: Topic, one: Subscription, after: tuple[int, int, int]) -> Iterator[Row]:
         """The same, and some before it."""
-        state, group = self._ledger.state, self._ledger.group
+        state = self._ledger.state
         led = self._access.led_partitions(topic)
         if after[0] <= _PARTITION:
             for partition in led:
-                first = group.first_index(topic.number, partition)
-                index = max(state.acks.get(one.number, partition), first)
-                shown = {
-                    "partition": partition,
-                    "first_index": first,
-                    "visible_index": group.visible_index(topic.number, partition),
-                    "ack_index": index,
-                }
+                first, index, visible = self._ledger.stand(topic.number, partition, one.number)
+                shown = {"partition": partition, "first_index": first, "visible_index": visible, "ack_index": index}
                 yield Row(_PARTITION, partition, 0, shown)
         if after[0] <= _DONE:
             for partition in led:

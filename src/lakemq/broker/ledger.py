@@ -6,7 +6,7 @@ snapshot that the store asks for always is that of the records before it.
 
 import struct
 from collections.abc import Callable, Container, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from lakemq.broker.config import BrokerConfig
 from lakemq.broker.tracing import Tracing
@@ -179,6 +179,14 @@ class State:
         return _pack_parts({name: data for name, data in parts.items() if data})
 
 
+class Stand(NamedTuple):
+    """Where an app is in a partition, as others are told."""
+
+    first_index: int  # the oldest that is kept
+    next_index: int  # what it gets next
+    visible_index: int  # the end of what can be read
+
+
 class Ledger:
     """Appends facts and keeps the state in step with them."""
 
@@ -199,6 +207,12 @@ class Ledger:
     def end_position(self) -> int:
         """Where the next record will be."""
         return self.group.journal.end_position
+
+    def stand(self, topic: int, partition: int, subscription: int) -> Stand:
+        """Where an app is: within what can be read, though it may have begun behind messages that are not durable."""
+        first = self.group.first_index(topic, partition)
+        visible = self.group.visible_index(topic, partition)
+        return Stand(first, max(min(self.state.acks.get(subscription, partition), visible), first), visible)
 
     def append(self, kind: RecordType, payload: bytes, now_ms: int, *, topic: int = 0) -> tuple[int, int]:
         """Put a fact into the journal; where it begins and ends. The caller puts it in force, and can undo it."""

@@ -274,8 +274,8 @@ class Lender:
         if wanted.tag_hashes is not None:
             first = self._skip_by_tag(lending, partition, first, end, wanted.tag_hashes, now)
             if first >= end:
-                if end < visible:
-                    loans.offer(partition)  # behind what was settled before there is more
+                if end < visible or lending.growths:
+                    loans.offer(partition)  # there may be more behind it, or in those that waited for it
                 return EMPTY, None
         slices = self._group.read(lending.topic_number, partition, first, min(count, end - first), bytes_max)
         if policy.delay_ms:
@@ -402,7 +402,7 @@ class Lender:
         return found
 
     def _selected(self, lending: Lending, slices: Slices, wanted: Filter, lease: Lease, now: Now) -> Slices:
-        """Without what the filter leaves out and what has expired; both are settled."""
+        """Without what the filter leaves out and what has expired; both are settled as far as they are open."""
         entries: list[Entry] = []
         kept: Slices = []
         now_ms = self._clock.read(now)
@@ -420,11 +420,15 @@ class Lender:
                         next_index=picked.next_index,
                     )
                 )
-            for name, runs in (("filtered", chosen.left_out), ("expired", chosen.expired)):
+            left_out, expired = (
+                [part for run in runs for part in lease.open.within(*run)]  # a batch may be settled or lent in part
+                for runs in (chosen.left_out, chosen.expired)
+            )
+            for name, runs in (("filtered", left_out), ("expired", expired)):
                 for first, after in runs:
                     entries.append(Acked(lending.number, lease.partition, first, after))
                     self._metrics.settled[lending.topic, lending.app, name] += after - first
-            for first, after in chosen.expired:
+            for first, after in expired:
                 taken = sum(isinstance(entry, DeadLetter) for entry in entries)
                 entries += self._outcomes.dead_entries(
                     lending, lease.partition, first, after, "expired", "its EXPIRE has passed", now, taken=taken

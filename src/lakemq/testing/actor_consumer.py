@@ -253,7 +253,7 @@ class Consumer(Client):
         sent_ms = stage.now_ms()
         failed = [one for one in said if one.outcome != DONE]
         keeps_order = history.rules_of(key[0], key[1]).keeps_order
-        sure_until = {one: self._held_until(key, one.one.index) for one in failed}
+        sure_until = {one: self._held_until(key, one.one.index) for one in said}
         release = self._begin_release(key, said, failed)
         asked = history.ask(key)
         history.say(key, said, sent_ms)
@@ -266,7 +266,8 @@ class Consumer(Client):
             code = status or (_code_of(ack) if ack is not None else 4)
             history.counts[f"ack code {code}"] += 1
             if code == 0 and key[2] != RETRY_PARTITION:
-                self._taken(key, asked, said, failed)
+                held = {one.one.index for one in said if stage.now_ms() < sure_until[one]}
+                self._taken(key, asked, said, failed, held)
                 low = min(one.one.index for one in said)
                 for one in failed:
                     is_sure = stage.now_ms() < sure_until[one] and (low <= asked.floor or not self.is_joyqueue)
@@ -296,13 +297,15 @@ class Consumer(Client):
         indexes = [one.one.index for one in said]
         return history.begin_release(key, indexes, self.connection if failed or self.is_joyqueue else 0)
 
-    def _taken(self, key: AppKey, asked: Asked, said: list[Said], failed: list[Said]) -> None:
+    def _taken(self, key: AppKey, asked: Asked, said: list[Said], failed: list[Said], held: set[int]) -> None:
         history = self.stage.history
         rules = history.rules_of(key[0], key[1])
         done = [one.one.index for one in said if one.outcome == DONE]
         if failed and rules.is_strict:  # what is behind the first that failed comes again
             done = [index for index in done if index < min(one.one.index for one in failed)]
         history.acked(key, asked, done, may_be_ignored=self.is_joyqueue)
+        if not self.is_joyqueue:
+            history.done_for_good(key, asked, held.intersection(done), self.stage.now_ms())
 
     def _command(self, key: AppKey, said: list[Said]) -> Command:
         topic, app, partition = key

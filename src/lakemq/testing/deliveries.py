@@ -271,6 +271,17 @@ class Deliveries:
         if taken[0] <= asked.floor or not may_be_ignored:
             standing.acks_taken(taken)
 
+    def done_for_good(self, key: AppKey, asked: Asked, indexes: Iterable[int], now_ms: int) -> None:
+        """The same for what whoever acked it surely had until then: it cannot fail any more.
+
+        Of a batch that comes a second time one may be a retry already, which goes its own way.
+        """
+        standing = self.standing(key)
+        if standing.epoch == asked.epoch and not standing.seeks_open and not asked.seeks_open:
+            for index in indexes:
+                if standing.lends[index] == 1:
+                    standing.done_ms[index] = self.guarded_max(0, now_ms)
+
     def seek(self, key: AppKey) -> Release:
         """The index may be set to something else from now on."""
         standing = self.standing(key)

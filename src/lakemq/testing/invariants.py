@@ -240,7 +240,7 @@ def _check_keys(history: History, final: FinalState, places: Places) -> None:
 
 
 def _check_dead(history: History, final: FinalState) -> None:
-    """No message is a dead letter twice, nor without a reason."""
+    """No message is a dead letter twice, nor without a reason, nor after it was done with."""
     known: dict[tuple[AppKey, int], DeadLetter] = {}
     for key, row in final.dead:
         standing = history.standing(key)
@@ -251,6 +251,8 @@ def _check_dead(history: History, final: FinalState) -> None:
         before = known.setdefault((key, row.message_index), row)
         if before is not row:
             violate("I13", f"{key}: {row.message_index} is a dead letter twice: {before} and {row}")
+        if row.died_ms > standing.done_ms.get(row.message_index, row.died_ms):
+            violate("I13", f"{key}: {row} was acked at {standing.done_ms[row.message_index]}")
         if row.cause == "expired":
             number = history.seen[key[0], key[2]][row.message_index]
             if history.payloads[number].expires_ms > row.died_ms:

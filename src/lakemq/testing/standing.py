@@ -55,6 +55,7 @@ class Standing:
     delivered: set[int] = field(default_factory=set)
     acked: set[int] = field(default_factory=set)  # an ack was sent for them
     done: set[int] = field(default_factory=set)  # and taken, above the floor
+    done_ms: dict[int, int] = field(default_factory=dict)  # guarded time since when one surely needs nothing more
     lends: Counter[int] = field(default_factory=Counter)  # how often each was handed out
     failures: Counter[int] = field(default_factory=Counter)  # how often a consumer said that it failed
     asked_dead: set[int] = field(default_factory=set)
@@ -101,6 +102,7 @@ class Standing:
         self.epoch += 1
         self.floor = min(self.floor, floor)
         self.done.clear()
+        self.done_ms.clear()
 
     # --- who has what ------------------------------------------------------------------------------------------
 
