@@ -27,7 +27,11 @@ def main(url, lake, step, count, master="local[2,4]"):
     settings = ArchiveSettings(
         Server(url, ARCHIVE_APP), lake, offsets_max=int(os.environ.get("LAKEMQ_ARCHIVE_BATCH", "3000"))
     )
-    progress = Archive(session(master, "archive"), settings, at_step=at_step).run()
+    spark = session(master, "archive", ships="LAKEMQ_SHIP" in os.environ)
+    if "LAKEMQ_SHIP" in os.environ:
+        places = spark.sparkContext.parallelize(range(2), 2).map(lambda _: __import__("lakemq").__file__).collect()
+        sys.stdout.write(f"workers have {sorted(set(places))}\n")
+    progress = Archive(spark, settings, at_step=at_step).run()
     sys.stdout.write(f"{progress.messages}\n")
 
 

@@ -42,12 +42,13 @@ def test_the_archive_runs_on_two_workers_and_an_executor_may_die(cluster, topics
     topic = topics.make(partitions=4, is_archived=True)
     topics.fill(topic, 20_000, body=lambda n: b"%d" % n + b" " * 200)
     command = [sys.executable, str(RUN), topics.url, str(tmp_path), "never", "0", cluster.master]
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, "LAKEMQ_SHIP": "1"}
     with (tmp_path / "driver.log").open("wb") as log:
         driver = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
     killed = kill_one_executor(cluster, driver, tmp_path)
     assert driver.wait(240) == 0, (tmp_path / "driver.log").read_text()[-3000:]
     assert killed, "an executor was there to be killed"
+    assert "lakemq.zip/lakemq/__init__.py" in (tmp_path / "driver.log").read_text(), "the code came with the job"
     lake = Lake.open(str(tmp_path))
     report = verify(lake, told_positions(Server(topics.url, ARCHIVE_APP)))
     assert [str(problem) for problem in report.problems] == []

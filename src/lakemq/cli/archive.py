@@ -29,11 +29,12 @@ def run(
         str, typer.Option(metavar="SPAN", help='Go on until stopped, a batch each "10 seconds"; without, up to now.')
     ] = "",
     batch: Annotated[int, typer.Option(min=1, help="At most so many messages in a batch.")] = 1_000_000,
+    ship: Annotated[bool, typer.Option("--ship", help="Send LakeMQ's code to workers that do not have it.")] = False,
 ) -> None:
     """Copy what is new of all archived topics into the lake, each message once."""
     from lakemq.cli.archiving import run_archive
 
-    run_archive(chosen(ctx), tuple(topics or ()), lake, master, every, batch)
+    run_archive(chosen(ctx), tuple(topics or ()), lake, master, every, batch, ship)
 
 
 @app.command()

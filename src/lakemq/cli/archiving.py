@@ -35,14 +35,16 @@ def open_lake(lake: str) -> "Lake":
     return Lake.open(lake)
 
 
-def run_archive(chosen: Chosen, topics: tuple[str, ...], lake: str, master: str, every: str, batch: int) -> None:
+def run_archive(
+    chosen: Chosen, topics: tuple[str, ...], lake: str, master: str, every: str, batch: int, ships: bool = False
+) -> None:
     check_spark()
     server = server_of(chosen, _archive_app())
     from lakemq.pipeline.archiving import Archive, ArchiveSettings
     from lakemq.pipeline.session import session
 
     remark("starting Spark …")
-    spark = session(master, "lakemq archive")
+    spark = session(master, "lakemq archive", ships=ships)
     archive = Archive(
         spark,
         ArchiveSettings(server, lake, topics, offsets_max=batch, every=every),

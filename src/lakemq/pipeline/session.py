@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,8 +82,13 @@ def check_spark() -> None:
     check_java()
 
 
-def session(master: str = "", name: str = "lakemq", settings: Mapping[str, str] | None = None) -> "SparkSession":
-    """A session, or the one there is; `master` such as local[4] or spark://host:7077."""
+def session(
+    master: str = "", name: str = "lakemq", settings: Mapping[str, str] | None = None, *, ships: bool = False
+) -> "SparkSession":
+    """A session, or the one there is; `master` such as local[4] or spark://host:7077.
+
+    `ships` sends LakeMQ's own code to workers where it is not installed.
+    """
     check_spark()
     from pyspark.sql import SparkSession
 
@@ -93,6 +99,10 @@ def session(master: str = "", name: str = "lakemq", settings: Mapping[str, str] 
     chosen = {**_SETTINGS, **(_LOCAL_DISK if not master or master.startswith("local") else {}), **(settings or {})}
     quiet = f"-Dlog4j2.configurationFile={Path(__file__).parent.joinpath('log4j2.properties').as_uri()}"
     chosen[_DRIVER_OPTIONS] = " ".join(filter(None, (chosen.get(_DRIVER_OPTIONS), quiet)))
+    if ships:
+        from lakemq.pipeline.shipping import pack_code
+
+        chosen["spark.submit.pyFiles"] = pack_code(tempfile.mkdtemp(prefix="lakemq-code-"))
     for key, value in chosen.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
