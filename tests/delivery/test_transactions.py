@@ -275,6 +275,19 @@ def test_the_last_so_many_outcomes_are_remembered():
     assert twin.decided("late") == (COMMITTED, 1003, owner_of(1, "shop"))
 
 
+def test_what_is_not_delivered_after_all_is_still_before_what_was_committed_later():
+    state = Transactions()
+    for name in ("first", "second", "third"):
+        parts = [Part(0, 1, 1, 1, 0, 0), Part(1, 1, 1, 1, 0, 1)]
+        state.commit_new(Transaction(name, 7, "shop", 0, 50, parts=parts), 0)
+    before = state.unfinished()
+    undos = [state.deliver("second", [1]), state.deliver("first", [0, 1]), state.deliver("second", [0])]
+    assert [one.tx_id for one, _ in state.unfinished()] == ["third"]
+    for undo in reversed(undos):
+        undo()
+    assert state.unfinished() == before
+
+
 def test_whose_one_was_is_told_by_topic_and_app():
     assert owner_of(1, "shop") not in (owner_of(2, "shop"), owner_of(1, "other"))
 

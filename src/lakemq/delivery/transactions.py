@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import dropwhile
 from typing import NamedTuple, Protocol
 from zlib import crc32
 
@@ -332,7 +333,9 @@ class Transactions:
             return _nothing
         transaction, missing = found
         done = [number for number in numbers if missing.pop(number, number) is None]
+        behind: list[str] = []
         if not missing:
+            behind = list(dropwhile(lambda other: other != tx_id, self._committed))[1:]  # nearly always none
             del self._committed[tx_id]
 
         def undo() -> None:
@@ -340,6 +343,8 @@ class Transactions:
             again = sorted([*left, *done])
             left.clear()
             left.update(dict.fromkeys(again))
+            for other in behind:  # those that were committed later come out later
+                self._committed[other] = self._committed.pop(other)
 
         return undo
 

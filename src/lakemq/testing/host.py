@@ -107,6 +107,7 @@ class Host:
         try:
             work(engine)
         except PowerLost:
+            self._note_unfinished(engine)
             self.die(self.dies_by)
             return
         if self._is_collecting:
@@ -213,6 +214,7 @@ class Host:
                 self._ledgered.synced(engine.group.journal.synced_position)
                 by = "peace"
             except PowerLost:
+                self._note_unfinished(engine)
                 by = self.dies_by
             except (LakeMQError, OSError):
                 self._history.counts["stop failed"] += 1
@@ -222,6 +224,12 @@ class Host:
         else:
             self._disk.lose_process()
         self._gone()
+
+    def _note_unfinished(self, engine: Engine) -> None:
+        """It died within a write, or before it could wipe one that failed: some of the turn may be on the disk."""
+        journal = engine.group.journal
+        if journal._needs_heal:
+            self._ledgered.refused(journal.written_position)
 
     def _remember(self, engine: Engine, *, is_power_lost: bool, loses_memory: bool = True) -> None:
         """What must be there again."""

@@ -2,8 +2,9 @@
 
 The state is a fold over the journal. What it was after each record is kept here until that record is durable: after a
 kill a start finds the state of all that was written, after a power loss that of some moment since the last sync, and a
-turn that was refused may be there all the same (its outcome is unknown). Left out are the ids of sent messages and the
-partitions with messages that expire: they may know too much after a refused turn, and do no harm by it.
+turn that was refused, or that the broker died in, may be there all the same (its outcome is unknown). Left out are the
+ids of sent messages and the partitions with messages that expire: they may know too much after a refused turn, and do
+no harm by it.
 """
 
 from collections.abc import Mapping
