@@ -13,6 +13,7 @@ __all__ = ["live_broker", "shown_stderr", "spark"]
 _names = itertools.count()
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at groups
 def pytest_collection_modifyitems(items):
     """All that use the session go to one process: a second session would take half the machine."""
     for item in items:
