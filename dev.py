@@ -70,7 +70,9 @@ def quick() -> None:
 
 
 def test() -> None:
-    python("-m", "pytest", "-n", "2", "--dist", "loadgroup")
+    # One Spark session takes the whole machine; two would take turns with each other and with all else.
+    python("-m", "pytest", "-m", "spark")
+    python("-m", "pytest", "-n", "2", "-m", "not spark")
 
 
 def check() -> None:
