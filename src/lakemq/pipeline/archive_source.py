@@ -60,16 +60,16 @@ class FilesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.tasks_min = given.number("minPartitions")
         self._target: Positions | None = None
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:
         return self.start
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         return ReadAllAvailable() if self.offsets_max is None else ReadMaxRows(self.offsets_max)
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._ends()
 
-    def latestOffset(self, start: Mapping[str, Any], limit_asked: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: Mapping[str, Any], limit_asked: ReadLimit) -> dict[str, Any]:
         begin = from_json(start)
         ends = self._ends() if self._target is None else self._target
         end = {**begin, **{place: max(stop, begin.get(place, 0)) for place, stop in ends.items()}}
@@ -77,7 +77,7 @@ class FilesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = limit(begin, end, limit_asked.max_rows)
         return to_json(end)
 
-    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, Any]:
         return to_json(self._ends())
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:

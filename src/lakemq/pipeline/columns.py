@@ -24,7 +24,7 @@ from lakemq.record import BATCH_BIT, COMPRESSED_BIT, FIXED, FIXED_BYTES, MESSAGE
 try:
     import lakemq._columns as _columns
 except ImportError:  # no compiler when it was installed
-    _columns = None  # type: ignore[assignment]
+    _columns = None  # type: ignore[assignment]  # the definitions below are used
 
 ROW = np.dtype(
     [

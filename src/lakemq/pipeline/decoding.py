@@ -65,6 +65,7 @@ def decode_avro(frame: DataFrame, schema_json: str, column: str = "value", frami
         return read_avro(bodies, text, framing)
 
     # Not mapInArrow: that wants pandas to be installed, and all columns to pass through Python.
+    # pyspark lists it in its documentation and not in its types.
     udf = F.arrow_udf(read, returnType=f"struct<{BODY}: {ddl}, {CORRUPT}: string>")  # type: ignore[attr-defined]
     frame = frame.withColumn(_READ, udf(F.col(column)))
     names = {name: F.col(f"{_READ}.{name}") for name in (BODY, CORRUPT)}

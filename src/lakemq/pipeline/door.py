@@ -108,7 +108,7 @@ class Door:
                     f"{topic}, partition {partition}: nothing is handed out from offset {at} on, though there is more",
                     "See whether the topic is readable and the app below its rate:    lakemq app list",
                 )
-            time.sleep(pause_s)
+            time.sleep(pause_s)  # the app is over its rate, or paused: there is no call that waits for that
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
     def patiently(self, act: Callable[[], T]) -> T:
@@ -127,7 +127,7 @@ class Door:
                             "Start one with `lakemq dev`, or give option servers.",
                         ) from None
                     raise
-                time.sleep(pause_s)
+                time.sleep(pause_s)  # a broker that starts again needs a moment
                 pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
     def close(self) -> None:

@@ -5,9 +5,10 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from lakemq.client.address import PORT_DEFAULT, SCHEME
+from lakemq.client.config import Acks
 from lakemq.client.duration import duration_ms
 from lakemq.errors import BadParameterError
 from lakemq.pipeline.errors import OptionError
@@ -184,7 +185,7 @@ class SinkOptions:
 
     server: Server
     topic: str
-    acks: str
+    acks: Acks
     is_exactly_once: bool
     name: str
 
@@ -195,7 +196,7 @@ def read_sink(options: Mapping[str, str]) -> SinkOptions:
     return SinkOptions(
         read_server(given),
         given.text("topic"),
-        given.choice("acks", ("flush", "write", "receive", "none")),
+        cast(Acks, given.choice("acks", ("flush", "write", "receive", "none"))),
         given.flag("exactlyOnce"),
         given.text("name") or given.text("queryName"),
     )

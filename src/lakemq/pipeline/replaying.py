@@ -156,5 +156,5 @@ class _Pace:
     def wait(self, count: int) -> None:
         if self._per_second:
             due_s = self._began_s + self._count / self._per_second
-            time.sleep(max(0.0, due_s - time.monotonic()))
+            time.sleep(max(0.0, due_s - time.monotonic()))  # the rate that was asked for
         self._count += count

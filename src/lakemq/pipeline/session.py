@@ -67,6 +67,7 @@ _INSTALL_JAVA = "Install one, e.g. with `apt install openjdk-17-jre-headless`, o
 def check_installed() -> None:
     """SparkMissingError where the extra is not installed; what only looks at the lake needs no Java."""
     try:
+        # Only to see whether they are there, and can be loaded.
         import deltalake  # noqa: F401
         import pyarrow  # noqa: F401
         import pyspark  # noqa: F401

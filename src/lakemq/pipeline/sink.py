@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from lakemq.client.blocking import Client
+from lakemq.client.config import Acks
 from lakemq.client.outgoing import Message
 from lakemq.client.xa import Session, Xid
 from lakemq.errors import TransactionNotFoundError
@@ -105,14 +106,14 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
                 'Give option name, e.g. .option("name", "order_totals").',
             )
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._commit(messages, self.options.name, batchId)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._abort(messages)
 
 
-def _send(client: Client, rows: Iterator[tuple[str, Message]], acks: str) -> int:
+def _send(client: Client, rows: Iterator[tuple[str, Message]], acks: Acks) -> int:
     waiting: dict[str, list[Message]] = {}
     count = 0
     for topic, message in rows:
@@ -120,9 +121,9 @@ def _send(client: Client, rows: Iterator[tuple[str, Message]], acks: str) -> int
         some.append(message)
         count += 1
         if len(some) >= _SEND_MANY:
-            client.send_many(topic, waiting.pop(topic), acks=acks).raise_if_failed()  # type: ignore[arg-type]
+            client.send_many(topic, waiting.pop(topic), acks=acks).raise_if_failed()
     for topic, some in waiting.items():
-        client.send_many(topic, some, acks=acks).raise_if_failed()  # type: ignore[arg-type]
+        client.send_many(topic, some, acks=acks).raise_if_failed()
     return count
 
 

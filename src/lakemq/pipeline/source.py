@@ -52,7 +52,7 @@ class LakeMQSource(DataSource):
         # Spark refuses a reader that can push filters unless a setting of the session allows it.
         return (PushingReader if options.is_pushing else Reader)(options, schema)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         if self.options.get("view") == "files":  # the archive's own
             from lakemq.pipeline.archive_source import FilesReader
 
@@ -66,7 +66,7 @@ class LakeMQSource(DataSource):
             raise OptionError("a topic cannot be overwritten", 'Write with mode("append").')
         return BatchSink(read_sink(self.options), schema)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         from lakemq.pipeline.sink import StreamSink
 
         return StreamSink(read_sink(self.options), schema)
@@ -141,7 +141,7 @@ class Bounds:
 class PushingReader(Reader):
     """Reads only what filters on topic, partition and offset leave."""
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         for one in filters:
             if not self._take(one):
                 yield one
@@ -177,18 +177,18 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._told: Positions = {}
         self._last_batch_s = time.monotonic()
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:
         reads = self._reads
         return to_json(reads.starts(reads.topics(), "latest"))
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         most = self.options.offsets_max
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._ends()
 
-    def latestOffset(self, start: Mapping[str, Any], limit_asked: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: Mapping[str, Any], limit_asked: ReadLimit) -> dict[str, Any]:
         begin = from_json(start)
         self._tell(begin)  # all before it is done with: the only way to hear of the last batch of a run
         end = dict(self._ends() if self._target is None else self._target)
@@ -200,7 +200,7 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = limit(begin, end, limit_asked.max_rows)
         return to_json(end)
 
-    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, Any]:
         return to_json(self._ends())
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:

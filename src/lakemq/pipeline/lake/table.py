@@ -200,7 +200,7 @@ class Table:
 
     def _lost_race(self, attempt: int) -> None:
         self._loaded = None
-        time.sleep(random.uniform(0, min(0.5, 0.01 * 2**attempt)))
+        time.sleep(random.uniform(0, min(0.5, 0.01 * 2**attempt)))  # so that two who collided do not again
 
     def _add_missing_columns(self) -> None:
         for attempt in range(TRIES):
