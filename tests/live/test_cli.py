@@ -119,7 +119,12 @@ def test_tail_ends_with_ctrl_c_as_130_and_without_a_traceback(live_broker):
     good(lakemq(live_broker, "send", "endless", "x"))
     command = [sys.executable, "-m", "lakemq", "tail", "endless", "--from", "earliest"]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(live_broker)
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(live_broker),
+        # Tests that a shell runs in the background have it ignored, and what they start inherits that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stdout.readline() == b"x\n"  # it is at work
         process.send_signal(signal.SIGINT)
