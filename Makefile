@@ -7,7 +7,7 @@ BASE   := $(VENV)/.installed-base
 DEV    := $(VENV)/.installed-dev
 SOURCES_OF_BUILD := pyproject.toml setup.py $(wildcard src/lakemq/*.c src/lakemq/*.h)
 
-.PHONY: demo test quick format lint types layers check bench fuzz sim faults clean help
+.PHONY: demo test quick format lint types layers check bench bench-peers bench-quick fuzz sim faults clean help
 
 help:
 	@echo "make demo    set up and show what LakeMQ does"
@@ -15,6 +15,8 @@ help:
 	@echo "make quick   tests that take milliseconds each (under a minute)"
 	@echo "make format | lint | types | layers | check"
 	@echo "make bench   every benchmark, quick form;  make fuzz   1 000 000 mutated frames"
+	@echo "make bench-peers  LakeMQ beside Kafka, RocketMQ, NATS, RabbitMQ and Redis (45 minutes, installs them)"
+	@echo "make bench-quick  the same with those that are installed (5 minutes)"
 	@echo "make sim     10 000 simulated schedules of broker, clients and disk"
 	@echo "make faults  10 000 crash states, 1 000 kills, 300 power cuts (as root), about 7 minutes"
 
@@ -41,7 +43,7 @@ faults: $(DEV)
 	@$(BIN)/python dev.py system-packages
 	@$(BIN)/python dev.py faults
 
-quick format lint types layers check bench fuzz sim: $(DEV)
+quick format lint types layers check bench bench-peers bench-quick fuzz sim: $(DEV)
 	@$(BIN)/python dev.py $@
 
 clean:

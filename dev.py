@@ -3,6 +3,8 @@
 python dev.py check      format, lint, types, layers, quick tests
 python dev.py test       every test
 python dev.py bench      every benchmark in its quick form
+python dev.py bench-peers  LakeMQ beside Kafka, RocketMQ, NATS, RabbitMQ and Redis, which it installs; 45 minutes
+python dev.py bench-quick  the same with those that are installed; 5 minutes
 python dev.py sim        10 000 simulated schedules of broker, clients and disk
 python dev.py faults     crash states, kills, power cuts and failing disks, in the numbers of a full run
 """
@@ -85,6 +87,16 @@ def bench() -> None:
         python(str(script.relative_to(ROOT)), "--quick")
 
 
+def bench_peers(*options: str) -> None:
+    command = [sys.executable, "-m", "peers.run", *options]
+    print("+ cd bench;", " ".join(command), flush=True)
+    sys.exit(subprocess.run(command, cwd=ROOT / "bench", check=False).returncode)
+
+
+def bench_quick() -> None:
+    bench_peers("--quick")
+
+
 def fuzz() -> None:
     python("-m", "tests.fuzz_frames", "--frames", "1000000")
 
@@ -142,6 +154,8 @@ COMMANDS = {
     "test": test,
     "check": check,
     "bench": bench,
+    "bench-peers": bench_peers,
+    "bench-quick": bench_quick,
     "fuzz": fuzz,
     "sim": sim,
     "faults": faults,

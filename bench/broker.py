@@ -33,28 +33,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from jmq4_frames import APP, fetch_partition, produce, request
 from lakemq import envelope
 from lakemq.message import BatchItem, BatchMessage, Message, Qos
-from lakemq.wire.commands import Ack, Command, decode_response, encode_request
+from lakemq.wire.commands import Ack, Command, decode_response
 from lakemq.wire.consume import (
     OLDEST_INDEX,
     CommitAckIndex,
-    FetchPartitionMessage,
     FetchTopicMessage,
-    PartitionFetch,
     PartitionIndex,
     TopicFetch,
     TopicIndexes,
-    TopicPartitionFetch,
 )
-from lakemq.wire.dialect import Dialect, Form, level_of_qos
-from lakemq.wire.messages import MessageBlock
-from lakemq.wire.produce import ProduceMessage, TopicProduce
+from lakemq.wire.dialect import Dialect
 from lakemq.wire.session import AddConnection, AddConsumer, AddProducer
 
 from measure import Result, report
 
-APP = "bench"
 TOPIC = "bench"
 FETCH_TOPIC = "bench-fetch"
 PARTITIONS = 8
@@ -196,13 +191,6 @@ def cases_named(words: str) -> list[Case]:
 # --- frames -----------------------------------------------------------------------------------------------------------
 
 
-def request(command: Command, request_id: int = 0) -> bytes:
-    """A whole frame; its QoS bits are the encoder's own, so that a produce request's qosLevel decides."""
-    return b"".join(
-        encode_request(command, form=Form(), request_id=request_id, send_time_ms=time.time_ns() // 1_000_000)
-    )
-
-
 def body(n: int) -> bytes:
     return (b'{"order":%012d,"city":"Beijing","items":[' % n).ljust(BODY_BYTES, b"7")
 
@@ -231,11 +219,6 @@ def batch(count: int, partition: int = 0) -> bytes:
     )
 
 
-def produce(messages: list[bytes], qos: Qos, topic: str) -> ProduceMessage:
-    block = MessageBlock(len(messages), (b"".join(messages),))
-    return ProduceMessage((TopicProduce(topic, "", 5000, level_of_qos(qos, Dialect.DOCUMENTED), block),), APP)
-
-
 def messages_of(kind: str) -> list[bytes]:
     match kind:
         case "single":
@@ -245,10 +228,6 @@ def messages_of(kind: str) -> list[bytes]:
         case "batch":
             return [batch(BATCH_COUNT)]
     raise ValueError(kind)
-
-
-def fetch_partition(topic: str, partition: int, count: int, index: int) -> FetchPartitionMessage:
-    return FetchPartitionMessage((TopicPartitionFetch(topic, (PartitionFetch(partition, count, index),)),), APP)
 
 
 def frame_of(case: Case) -> bytes:

@@ -41,6 +41,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+
+#include "load_common.h"
 #endif
 
 #define MAGIC 0xCAFEBEBEu
@@ -61,35 +63,6 @@ enum {
     PARTITION = 4, INDEX = 6, TERM = 14, SYSTEM_CODE = 18, SEND_TIME = 21, STORE_TIME = 29,
     CRC = 33, FLAG = 41, BODY = 43, MESSAGE_BYTES_MIN = 57, BATCH = 0x1000,
 };
-
-static void fail(const char *what) {
-    perror(what);
-    exit(1);
-}
-
-static inline uint16_t get16(const uint8_t *p) { return (uint16_t)(p[0] << 8 | p[1]); }
-static inline uint32_t get32(const uint8_t *p) {
-    uint32_t v;
-    memcpy(&v, p, 4);
-    return __builtin_bswap32(v);
-}
-static inline uint64_t get64(const uint8_t *p) {
-    uint64_t v;
-    memcpy(&v, p, 8);
-    return __builtin_bswap64(v);
-}
-static inline void put16(uint8_t *p, uint16_t v) {
-    p[0] = (uint8_t)(v >> 8);
-    p[1] = (uint8_t)v;
-}
-static inline void put32(uint8_t *p, uint32_t v) {
-    v = __builtin_bswap32(v);
-    memcpy(p, &v, 4);
-}
-static inline void put64(uint8_t *p, uint64_t v) {
-    v = __builtin_bswap64(v);
-    memcpy(p, &v, 8);
-}
 
 /* ---- CRC-32 of the body ---------------------------------------------------------------------- */
 

@@ -18,26 +18,18 @@
  * goes out when a reply has come (closed loop), so latencies are those of this load, not of a fixed
  * rate.
  */
-#define _GNU_SOURCE
+#include "load_common.h"
 #include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <signal.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
 #define MAGIC 0xCAFEBEBEu
-#define SECOND 1000000000LL
 
 enum {
     HEADER = 23, REPLY_HEADER = 26, REQUEST_ID = 10, TYPE = 14, STATUS = 23,
@@ -50,78 +42,14 @@ enum {
     STALL_SECONDS = 10, DRAIN_SECONDS = 3,
 };
 
-static inline uint16_t get16(const uint8_t *p) { return (uint16_t)(p[0] << 8 | p[1]); }
-static inline uint32_t get32(const uint8_t *p) {
-    uint32_t v;
-    memcpy(&v, p, 4);
-    return __builtin_bswap32(v);
-}
-static inline uint64_t get64(const uint8_t *p) {
-    uint64_t v;
-    memcpy(&v, p, 8);
-    return __builtin_bswap64(v);
-}
-static inline void put16(uint8_t *p, uint16_t v) {
-    p[0] = (uint8_t)(v >> 8);
-    p[1] = (uint8_t)v;
-}
-static inline void put32(uint8_t *p, uint32_t v) {
-    v = __builtin_bswap32(v);
-    memcpy(p, &v, 4);
-}
-static inline void put64(uint8_t *p, uint64_t v) {
-    v = __builtin_bswap64(v);
-    memcpy(p, &v, 8);
-}
-
-static void fail(const char *what) {
-    perror(what);
-    exit(1);
-}
-
 static void refuse(const char *what) {
     fprintf(stderr, "broker_load: %s\n", what);
     exit(1);
 }
 
-static void *allocate(size_t bytes) {
-    void *p = calloc(1, bytes);
-    if (!p) fail("calloc");
-    return p;
-}
-
-static int64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * SECOND + t.tv_nsec;
-}
-
 /* ---- what is measured ------------------------------------------------------------------------ */
 
-/* Latencies in buckets that are 1/64 of their value wide, so that nothing is sorted and memory
- * stays small. */
-enum { FINE = 64, BUCKETS = 40 * FINE };
-static uint64_t buckets[BUCKETS];
-
-static int bucket_of(int64_t ns) {
-    if (ns < FINE) return ns < 0 ? 0 : (int)ns;
-    int shift = 63 - __builtin_clzll((uint64_t)ns) - 6; /* ns >> shift is 64 to 127 */
-    int bucket = shift * FINE + (int)(ns >> shift);
-    return bucket < BUCKETS ? bucket : BUCKETS - 1;
-}
-
-static double bucket_us(int bucket) {
-    if (bucket < 2 * FINE) return bucket / 1e3;
-    int shift = bucket / FINE - 1;
-    return (double)((int64_t)(bucket % FINE + FINE) << shift) / 1e3;
-}
-
-static double quantile_us(double q, uint64_t count) {
-    uint64_t wanted = (uint64_t)(q * (double)count), seen = 0;
-    for (int n = 0; n < BUCKETS; n++)
-        if ((seen += buckets[n]) > wanted) return bucket_us(n);
-    return 0;
-}
+static Histogram latencies;
 
 typedef struct {
     uint64_t replies, messages, bytes;
@@ -130,13 +58,6 @@ typedef struct {
 static Counts measured, all; /* since the warm-up; since the start */
 static uint64_t errors, empties;
 static int is_measuring;
-
-static double own_cpu_seconds(void) {
-    struct rusage use;
-    getrusage(RUSAGE_SELF, &use);
-    return (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
-           (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec) / 1e6;
-}
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
@@ -408,7 +329,7 @@ static void take_reply(Connection *c, const uint8_t *reply, size_t length, int64
         count_reply(&all, messages, bytes);
         if (is_measuring) {
             count_reply(&measured, messages, bytes);
-            buckets[bucket_of(now - c->sent_ns[slot])]++;
+            note(&latencies, now - c->sent_ns[slot]);
         }
     }
     c->sent_ns[slot] = 0;
@@ -453,17 +374,6 @@ static void receive(Connection *c) {
 }
 
 /* ---- the start ------------------------------------------------------------------------------- */
-
-static uint8_t *read_whole(const char *path, size_t *bytes) {
-    FILE *file = fopen(path, "rb");
-    if (!file || fseek(file, 0, SEEK_END)) fail(path);
-    *bytes = (size_t)ftell(file);
-    rewind(file);
-    uint8_t *data = allocate(*bytes + 1);
-    if (fread(data, 1, *bytes, file) != *bytes) fail(path);
-    fclose(file);
-    return data;
-}
 
 /* One request of the setup and its reply, waiting: nothing is measured yet. */
 static void ask(int fd, const uint8_t *request, size_t bytes) {
@@ -568,9 +478,9 @@ static void print_figures(double elapsed, double cpu) {
     printf("{\"messages_s\": %.1f, ", (double)measured.messages / elapsed);
     printf("\"requests_s\": %.1f, ", (double)replies / elapsed);
     printf("\"mb_s\": %.2f, ", (double)measured.bytes / elapsed / 1e6);
-    printf("\"p50_us\": %.1f, ", quantile_us(0.5, replies));
-    printf("\"p99_us\": %.1f, ", quantile_us(0.99, replies));
-    printf("\"p999_us\": %.1f, ", quantile_us(0.999, replies));
+    printf("\"p50_us\": %.1f, ", quantile_us(&latencies, 0.5));
+    printf("\"p99_us\": %.1f, ", quantile_us(&latencies, 0.99));
+    printf("\"p999_us\": %.1f, ", quantile_us(&latencies, 0.999));
     printf("\"load_cpu\": %.3f, \"seconds\": %.3f, ", cpu / elapsed, elapsed);
     printf("\"messages\": %llu, ", (unsigned long long)measured.messages);
     printf("\"messages_all\": %llu, ", (unsigned long long)all.messages);
@@ -613,17 +523,6 @@ static void run(double warmup, double seconds) {
     if (outstanding_count()) refuse("the last replies did not come");
     if (!began) refuse("it ended before the warm-up did");
     print_figures((double)(ended - began) / SECOND, cpu);
-}
-
-static const char *value_of(int argc, char **argv, const char *name, const char *otherwise) {
-    size_t n = strlen(name);
-    for (int k = 1; k < argc; k++)
-        if (!strncmp(argv[k], name, n) && argv[k][n] == '=') return argv[k] + n + 1;
-    if (!otherwise) {
-        fprintf(stderr, "broker_load: %s=... is missing; the head of broker_load.c has the list\n", name);
-        exit(2);
-    }
-    return otherwise;
 }
 
 int main(int argc, char **argv) {
