@@ -32,11 +32,17 @@ BODIES_MIN = 100  # different ones that a client sends
 POLICY = Path("/usr/sbin/policy-rc.d")  # Debian asks it before it starts a service; 101 is "you may not"
 REFUSE_ALL = "#!/bin/sh\nexit 101\n"
 JAVA_TOOLS = {"java": "default-jre-headless", "javac": "default-jdk-headless", "mvn": "maven"}
+# What is asked for by version has that version also where something else that is asked for needs it.
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>bench</groupId>
   <artifactId>peer</artifactId>
   <version>1</version>
+  <dependencyManagement>
+  <dependencies>
+{dependencies}
+  </dependencies>
+  </dependencyManagement>
   <dependencies>
 {dependencies}
   </dependencies>
