@@ -7,6 +7,7 @@ from lakemq.broker.references import ATTEMPT, ORIGIN_INDEX, ORIGIN_PARTITION
 from lakemq.delivery.retry_schedule import LEVELS_MS
 from lakemq.errors import WriteError
 from lakemq.wire.own import Settle, Settlement, SettleOutcome, TopicSettlements
+from lakemq.wire.session import RemoveConsumer
 from sim.planted_delivery import a_refused_ack_of_a_retry, a_retry_acked_twice, leases_that_run_out
 
 RETRIES = 32767
@@ -113,19 +114,97 @@ def test_F18_an_ack_that_is_not_written_brings_the_retry_again():
     a_refused_ack_of_a_retry()
 
 
-def test_F18_the_id_of_a_retry_that_was_not_written_never_means_another_message():
-    """It may have been handed out in the turn that failed; an ack of it must not be taken for that of the other."""
-    life, peer = shop(bodies=(b"A", b"B"), is_concurrent=True, concurrent_prefetch_size=4)
+def test_F18_a_failure_that_is_not_written_leaves_the_retry_with_its_consumer():
+    """Who says it again means the same attempt. Lent anew meanwhile, it would count for the one after."""
+    life, peer = shop()
     other = life.peer().consumes()
-    assert (peer.fetch(count=1), other.fetch(count=1)) == ([b"A"], [b"B"])
+    fail(peer, *got(peer))
+    life.pass_ms(1000)
+    (one,) = got(peer)
+    for outcome in (RETRY, DEAD):
+        life.disk.fail("write", FULL, path_contains="journal/", wrote=0)
+        assert settle(peer, (RETRIES, one.index, outcome, 0, "")) == [109]
+        assert (peer.fetch(), other.fetch()) == ([], []), "it is in somebody's hands"
+    assert settle(peer, (RETRIES, one.index, RETRY, 250, "")) == [0]
+    assert [row.attempts for row in retries_of(life)] == [2]
+    assert settle(peer, (RETRIES, one.index, RETRY, 0, "")) == [0], "a late double"
+    life.pass_ms(249)
+    assert (peer.fetch(), other.fetch()) == ([], []), "early"
+    life.pass_ms(1)
+    (again,) = got(other)
+    assert again.attributes[ATTEMPT] == "3"
+
+
+def test_F18_after_a_failure_that_is_not_written_the_lease_ends_when_it_would_have():
+    life, peer = shop()
+    fail(peer, *got(peer))
+    life.pass_ms(1000)
+    (one,) = got(peer, lease_ms=500)
+    life.disk.fail("write", FULL, path_contains="journal/", wrote=0)
+    assert settle(peer, (RETRIES, one.index, RETRY, 0, "")) == [109]
+    life.pass_ms(499)
+    assert [row.attempts for row in retries_of(life)] == [1]
+    life.pass_ms(1)
+    assert [row.attempts for row in retries_of(life)] == [2]
+    life.pass_ms(3000)
+    assert peer.fetch() == [b"0"]
+
+
+def test_F18_a_failure_that_is_not_written_of_a_consumer_that_left_brings_the_retry_again():
+    life, peer = shop()
+    fail(peer, *got(peer))
+    life.pass_ms(1000)
+    (one,) = got(peer)
+    life.disk.fail("write", FULL, path_contains="journal/", wrote=0)
+    said = (TopicSettlements("orders", (Settlement(RETRIES, one.index, RETRY, 0, ""),)),)
+    peer.send(Settle(said, "shop"))
+    peer.send(RemoveConsumer(("orders",), "shop"))
+    life.settle()
+    assert [row.attempts for row in retries_of(life)] == [1], "the turn was refused"
+    assert life.peer().consumes().fetch() == [b"0"]
+
+
+def test_F18_an_ack_that_is_not_written_brings_the_retry_again_at_once():
+    """An ack means the same whenever it comes, so that nobody has to wait for the end of the lease."""
+    life, peer = shop()
+    fail(peer, *got(peer))
+    life.pass_ms(1000)
+    (one,) = got(peer)
+    life.disk.fail("write", FULL, path_contains="journal/", wrote=0)
+    assert settle(peer, (RETRIES, one.index, DONE)) == [109]
+    assert peer.fetch() == [b"0"]
+    assert settle(peer, (RETRIES, one.index, DONE)) == [0]
+    assert retries_of(life) == []
+
+
+def test_F18_a_retry_is_lent_only_when_it_is_written():
+    """Else one whose turn is refused is in somebody's hands, and the attempt before it is not over."""
+    life, peer = shop()
+    fail(peer, *got(peer))
+    life.pass_ms(1000)
+    (one,) = got(peer)
     poll = peer.send(peer.fetch_command(wait_ms=60_000))
     life.settle()
     life.disk.fail("write", FULL, path_contains="journal/", wrote=0)
-    assert settle(peer, (0, 0, RETRY, 0, "")) == [109]
+    assert settle(peer, (RETRIES, one.index, RETRY, 0, "")) == [109]
+    assert peer.received(poll) is None
+    assert settle(peer, (RETRIES, one.index, RETRY, 0, "")) == [0]
     (again,) = peer.messages(peer.received(poll))
+    assert again.attributes[ATTEMPT] == "3", "and then at once, not with the next tick"
+
+
+def test_F18_the_id_of_a_retry_that_was_not_written_never_means_another_message():
+    """An operator may have seen it in the turn that failed."""
+    life, peer = shop(bodies=(b"A", b"B"), is_concurrent=True, concurrent_prefetch_size=4)
+    other = life.peer().consumes()
+    assert (peer.fetch(count=1), other.fetch(count=1)) == ([b"A"], [b"B"])
+    life.disk.fail("write", FULL, path_contains="journal/", wrote=0)
+    assert settle(peer, (0, 0, RETRY, 0, "")) == [109]
     assert settle(other, (0, 1, RETRY, 60_000, "")) == [0]
-    assert peer.ack([again.index], partition=again.partition) in (0, 140)
-    assert [row.message_index for row in retries_of(life)] == [1], "it still waits"
+    (row,) = retries_of(life)
+    assert (row.message_index, row.id) == (1, 2)
+    assert peer.ack([1], partition=RETRIES) == 0, "a late double of nothing"
+    assert retries_of(life) == [row], "it still waits"
 
 
 def test_F41_a_clock_that_is_set_changes_no_pause():

@@ -18,6 +18,7 @@ class RetryQueueModel(RuleBasedStateMachine):
         self.queue = RetryQueue()
         self.due = {}
         self.lent = {}  # id -> consumer, end
+        self.held = {}  # the same, or None
         self.now_ms = 0
 
     @rule(number=IDS, pause_ms=st.integers(0, 50))
@@ -25,12 +26,31 @@ class RetryQueueModel(RuleBasedStateMachine):
         self.queue.put(number, self.now_ms + pause_ms)
         self.due[number] = self.now_ms + pause_ms
         self.lent.pop(number, None)
+        self.held.pop(number, None)
 
     @rule(number=IDS)
     def be_over(self, number):
         self.queue.remove(number)
         self.due.pop(number, None)
         self.lent.pop(number, None)
+        self.held.pop(number, None)
+
+    @rule(number=IDS)
+    def hold(self, number):
+        self.queue.hold(number)
+        self.due.pop(number, None)
+        lease = self.lent.pop(number, None)
+        if number not in self.held:
+            self.held[number] = lease
+
+    @rule(number=IDS, pause_ms=st.integers(0, 50))
+    def give_back(self, number, pause_ms):
+        self.queue.give_back(number, self.now_ms + pause_ms)
+        lease = self.lent.get(number) or self.held.pop(number, None)
+        if lease is not None:
+            self.lent[number] = lease
+        else:
+            self.due[number] = self.now_ms + pause_ms
 
     @rule(consumer=CONSUMERS, lease_ms=st.integers(1, 40))
     def lend(self, consumer, lease_ms):
@@ -67,11 +87,13 @@ class RetryQueueModel(RuleBasedStateMachine):
         for number in mine:
             del self.lent[number]
             self.due[number] = self.now_ms
+        self.held = {number: lease if lease and lease[0] != consumer else None for number, lease in self.held.items()}
 
     @invariant()
     def is_what_the_model_says(self):
         assert self.queue.next_due_ms() == min(self.due.values(), default=None)
         assert self.queue.lent_count == len(self.lent)
+        assert self.queue.held_count == len(self.held)
         for number in range(1, 7):
             assert self.queue.holder(number) == (self.lent[number][0] if number in self.lent else None)
 

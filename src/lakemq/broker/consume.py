@@ -72,6 +72,7 @@ class Consuming:
         self._clock = clock
         self._lendings: dict[int, Lending] = {}  # by subscription number
         self._by_topic: dict[int, list[Lending]] = {}
+        self._wait_for_turn: dict[Lending, None] = {}  # they have retries that may be lent once the turn is written
         self.deadlines = Deadlines()
         self.leases_ended: LeasesEnded = _nobody  # who is told of leases that ran out
 
@@ -189,6 +190,14 @@ class Consuming:
             if poll.connection.is_output_full or not self._serve(lending, poll, now):
                 passed_over.append(poll)
         lending.parked.extendleft(reversed(passed_over))
+        if lending.retries.held_count:
+            self._wait_for_turn[lending] = None
+
+    def turn_written(self, now: Now) -> None:
+        """What became of retries is on disk: those that are due already need not wait for the next tick."""
+        lendings, self._wait_for_turn = self._wait_for_turn, {}
+        for lending in lendings:
+            self.wake(lending, now)
 
     def _serve(self, lending: Lending, poll: Poll, now: Now) -> bool:
         try:

@@ -539,6 +539,8 @@ class Broker:
             self._refuse(reply, failure or DiskIOError("the journal did not take it"), now)
         if journal.failure is not None:
             self._fail(journal.failure, now)
+        else:
+            self.consuming.turn_written(now)
 
     def _forget_undone(self, now: Now) -> None:
         """Metadata may have gone back, and its numbers and versions will come again with another meaning."""

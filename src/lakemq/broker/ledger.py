@@ -197,6 +197,7 @@ class Ledger:
         self.tracing = Tracing(group, state.setbacks)
         self.tracing.look(state.metadata)
         self._undo: list[tuple[int, Callable[[], object]]] = []  # by the end of what would be taken back
+        self._once_written: list[tuple[int, Callable[[], object]]] = []  # by the end of what is waited for
 
     @property
     def metadata(self) -> Metadata:
@@ -275,18 +276,29 @@ class Ledger:
         """What to do if the record that ends there is not written after all."""
         self._undo.append((end_position, undo))
 
+    def do_once_written(self, end_position: int, act: Callable[[], object]) -> None:
+        """What to do when the record that ends there is written; nothing if it never is."""
+        self._once_written.append((end_position, act))
+
     def flush(self) -> None:
         """Write the turn; on an error, what is not written is undone."""
+        failure: LakeMQError | None = None
         try:
             self.group.flush()
-        except LakeMQError:
-            written = self.group.journal.written_position
+        except LakeMQError as error:
+            failure = error
+        written = self.group.journal.written_position
+        if failure is not None:
             for end_position, undo in reversed(self._undo):
                 if end_position > written:
                     undo()
-            self._undo.clear()
-            raise
         self._undo.clear()
+        for end_position, act in self._once_written:  # a part of the turn may be there even if not all of it is
+            if end_position <= written:
+                act()
+        self._once_written.clear()
+        if failure is not None:
+            raise failure
 
 
 def _sender_in(note: bytes) -> str:

@@ -41,7 +41,7 @@ class Outcomes:
         self._config = config
         self._metrics = metrics
         self._clock = clock
-        # Of a turn that could not be written a consumer may have been lent a retry: its id is not given to another.
+        # Of a turn that could not be written an operator may have been shown a retry: its id is not given to another.
         self._last_id = 0
 
     @property
@@ -178,21 +178,34 @@ class Outcomes:
         return end
 
     def keep_in_step(self, whose: Whose, entries: list[Entry], before: dict[int, Retry], end: int) -> None:
-        """The queue of retries follows entries that were written up to `end`; `before` has the rows they replace."""
+        """The queue of retries follows entries once they are written up to `end`; `before` has the rows they replace.
+
+        A retry is lent to nobody before that. If it is not written, the consumer that said "failed" has the retry still
+        and may say so again. Were it lent anew meanwhile, that word could not be told from one on the next attempt,
+        for it names the retry only. An ack means the same at any time: what was acked comes again at once.
+        """
         queue = whose.retries
+        dead = {(entry.partition, entry.message_index) for entry in entries if isinstance(entry, DeadLetter)}
         for entry in entries:
+            if isinstance(entry, DeadLetter):
+                self._metrics.settled[whose.topic, whose.app, "dead"] += 1
+            if not isinstance(entry, Retry | Retried):
+                continue
+            queue.hold(entry.id)
             if isinstance(entry, Retry):
                 self._last_id = max(self._last_id, entry.id)
-                queue.put(entry.id, entry.due_ms)
                 self._metrics.settled[whose.topic, whose.app, "retry"] += 1
-            elif isinstance(entry, Retried):
-                queue.remove(entry.id)
-            elif isinstance(entry, DeadLetter):
-                self._metrics.settled[whose.topic, whose.app, "dead"] += 1
-            if isinstance(entry, Retry | Retried):
-                old = before.get(entry.id)
-                undo = partial(queue.put, old.id, old.due_ms) if old is not None else partial(queue.remove, entry.id)
-                self._ledger.undo_with(end, undo)
+                self._ledger.do_once_written(end, partial(queue.put, entry.id, entry.due_ms))
+            else:
+                self._ledger.do_once_written(end, partial(queue.remove, entry.id))
+            old = before.get(entry.id)
+            if old is None:
+                undo = partial(queue.remove, entry.id)
+            elif isinstance(entry, Retry) or (old.partition, old.message_index) in dead:
+                undo = partial(queue.give_back, old.id, old.due_ms)
+            else:
+                undo = partial(queue.put, old.id, old.due_ms)
+            self._ledger.undo_with(end, undo)
 
     def die(self, whose: Whose, row: Retry, cause: str, reason: str, now: Now) -> None:
         """A retry becomes a dead letter now."""

@@ -8,14 +8,17 @@ from collections.abc import Iterable
 
 from lakemq.delivery.settlement import Retry
 
+_Lease = tuple[int, int]  # consumer, end (monotonic)
+
 
 class RetryQueue:
-    """Ids of retries; each is waiting, lent, or not here."""
+    """Ids of retries; each is waiting, lent, held until something about it is written, or not here."""
 
     def __init__(self, rows: Iterable[Retry] = ()) -> None:
         self._due: dict[int, int] = {}  # those that wait, and until when (guarded wall time)
         self._heap: list[tuple[int, int]] = []  # (due, id); entries may be out of date
-        self._lent: dict[int, tuple[int, int]] = {}  # id -> consumer, end of the lease (monotonic)
+        self._lent: dict[int, _Lease] = {}
+        self._held: dict[int, _Lease | None] = {}  # with the lease that it had, if its consumer is still there
         self._ends: list[tuple[int, int]] = []  # (end, id); entries may be out of date
         for row in rows:
             self.put(row.id, row.due_ms)
@@ -25,9 +28,15 @@ class RetryQueue:
         """How many are out."""
         return len(self._lent)
 
+    @property
+    def held_count(self) -> int:
+        """How many wait for something to be written."""
+        return len(self._held)
+
     def put(self, retry_id: int, due_ms: int) -> None:
         """It waits until then; whoever had it has it no more."""
         self._lent.pop(retry_id, None)
+        self._held.pop(retry_id, None)
         self._due[retry_id] = due_ms
         heapq.heappush(self._heap, (due_ms, retry_id))
         if len(self._heap) > 2 * len(self._due) + 64:
@@ -38,6 +47,24 @@ class RetryQueue:
         """It is over."""
         self._due.pop(retry_id, None)
         self._lent.pop(retry_id, None)
+        self._held.pop(retry_id, None)
+
+    def hold(self, retry_id: int) -> None:
+        """What becomes of it is not written yet: until it is, nobody gets it, and nobody has it to decide on."""
+        self._due.pop(retry_id, None)
+        lease = self._lent.pop(retry_id, None)
+        self._held.setdefault(retry_id, lease)  # if it was held before, that has the lease
+
+    def give_back(self, retry_id: int, due_ms: int) -> None:
+        """It was not written: whoever had it has it still; if nobody did, or they are gone, it waits until then."""
+        if retry_id in self._lent:
+            return  # it was held for several things, and is back already
+        lease = self._held.get(retry_id)
+        if lease is None:
+            self.put(retry_id, due_ms)
+        else:
+            del self._held[retry_id]
+            self.lend(retry_id, *lease)
 
     def next_due_ms(self) -> int | None:
         """When the first of those that wait is due."""
@@ -72,7 +99,10 @@ class RetryQueue:
         return bool(mine)
 
     def release_all(self, consumer: int, now_ms: int) -> bool:
-        """That consumer is gone: what it had is due at once."""
+        """That consumer is gone: what it had is due at once, and what is held will not be its own again."""
+        for retry_id, lease in self._held.items():
+            if lease is not None and lease[0] == consumer:
+                self._held[retry_id] = None
         mine = [retry_id for retry_id, lent in self._lent.items() if lent[0] == consumer]
         for retry_id in mine:
             self.put(retry_id, now_ms)

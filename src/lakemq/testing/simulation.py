@@ -466,6 +466,7 @@ class Simulation:
             "polls": broker.consuming.deadlines.waiting,
             "parked": sum(not poll.is_done for one in lendings.values() for poll in one.parked),
             "leases": sum(one.loans.lent_count + one.retries.lent_count for one in lendings.values()),
+            "held retries": sum(one.retries.held_count for one in lendings.values()),
             "lendings": len(set(lendings) - known),
             "undone": len(broker.ledger._undo),
             "unsynced": journal.unsynced_bytes,
