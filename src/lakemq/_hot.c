@@ -280,6 +280,156 @@ static PyObject *hot_whole_records(PyObject *self, PyObject *const *args, Py_ssi
     return PyLong_FromLongLong(found);
 }
 
+/* What take_records found of one record: where the wanted messages lie in the mapped file, and what they are. */
+typedef struct {
+    int64_t begin, size, count, first_index, next_index, store_time;
+    const uint8_t *address;
+} Taken;
+
+enum { TAKEN_MAX = 128 };
+
+/* What it looks for, and how far it came: in memory, not in registers, for a bus error may cut it short. */
+typedef struct {
+    const uint8_t *mapped, *block;
+    int64_t mapped_bytes, base, written, block_bytes, last_next, index, end_index, bytes_left, topic, partition;
+    volatile int64_t at, count, is_over;
+    Taken found[TAKEN_MAX];
+} Taking;
+
+static inline int is_entry(const uint8_t *e) { return crc32_of(0, e, ENTRY_CRC) == get32(e + ENTRY_CRC); }
+
+/* As many of a record's `messages` from entry `e` on as are within the limits, the first at least; 0 if an entry is none. */
+static int cut_record(const Taking *t, const uint8_t *e, int64_t *messages, int64_t *size, int64_t *next) {
+    int64_t low = 0, high = *messages - 1, start = (int64_t)get64(e + 8);
+    while (low < high) {
+        int64_t middle = (low + high + 1) / 2;
+        const uint8_t *m = e + middle * ENTRY_BYTES;
+        if (!is_entry(m)) return 0;
+        int64_t end = (int64_t)get64(m + 8) + (int32_t)get32(m + 16);
+        if ((int64_t)get64(m) < t->end_index && end - start <= t->bytes_left) low = middle;
+        else high = middle - 1;
+    }
+    const uint8_t *last = e + low * ENTRY_BYTES;
+    if (!is_entry(last)) return 0;
+    *messages = low + 1;
+    *size = (int64_t)get64(last + 8) + (int32_t)get32(last + 16) - start;
+    *next = (int64_t)get64(last) + (int16_t)get16(last + 20);
+    return *size > 0;
+}
+
+/* One record after the other, for as long as there is nothing to decide: what is odd, cut or elsewhere is left. */
+static void take_records(Taking *t) {
+    while (t->count < TAKEN_MAX && t->at + ENTRY_BYTES <= t->block_bytes) {
+        const uint8_t *e = t->block + t->at;
+        if (!is_entry(e)) return;
+        int64_t first = (int64_t)get64(e), position = (int64_t)get64(e + 8), messages = get16(e + 22) + 1;
+        int64_t offset = (int32_t)get32(e + 28), length = (int32_t)get32(e + 32), next, size = length - offset;
+        int64_t after = t->at + messages * ENTRY_BYTES, start = position - offset - t->base;
+        if (length < HEADER_BYTES) return;
+        if (after + ENTRY_BYTES <= t->block_bytes && is_entry(t->block + after)) next = (int64_t)get64(t->block + after);
+        else if (after == t->block_bytes && t->last_next >= 0) next = t->last_next;
+        else return;
+        if ((!t->count && first > t->index) || offset < HEADER_BYTES || size <= 0) return;
+        int is_cut = next > t->end_index;
+        if (size > t->bytes_left || is_cut) {
+            if (!t->count) return; /* at least one message is given out: the definition knows how */
+            /* A record that is cut is checked twice, now and by the next fetch: not for the sake of a full answer. */
+            t->is_over = !is_cut || (int32_t)get32(e + 16) > t->bytes_left;
+            if (t->is_over || after > t->block_bytes) return;
+            if (!cut_record(t, e, &messages, &size, &next)) return;
+            after = t->at + messages * ENTRY_BYTES;
+        }
+        if (size > length - offset || start < 0 || start + length > t->mapped_bytes || t->base + start + length > t->written) return;
+        const uint8_t *r = t->mapped + start;
+        if (whole_records(r, length, t->base + start) != length || get32(r) != length) return;
+        if ((int16_t)get16(r + 10) != t->partition || (int32_t)get32(r + 16) != t->topic) return;
+        int64_t record_first = (int64_t)get64(r + 24), record_next = record_first + (int32_t)get32(r + 32);
+        if (first < record_first || first >= record_next) return;
+        int64_t real_next = next < record_next ? next : record_next;
+        t->found[t->count] =
+            (Taken){start + offset, size, messages, first, real_next, (int64_t)get64(r + 36), r + 52};
+        t->bytes_left -= size;
+        t->at = after;
+        t->count++;
+        t->is_over = is_cut || real_next != next || next >= t->end_index || after == t->block_bytes;
+        if (t->is_over) return;
+    }
+}
+
+/* The part from `start` to `stop` of a memoryview of bytes, as slicing it would give, in a third of the time. */
+static PyObject *slice_of(PyObject *view, int64_t start, int64_t stop) {
+    PyObject *part = PyMemoryView_FromObject(view);
+    if (part == NULL) return NULL;
+    Py_buffer *its = PyMemoryView_GET_BUFFER(part);
+    if (its->ndim != 1 || its->itemsize != 1 || its->strides[0] != 1 || start < 0 || stop < start || stop > its->len) {
+        Py_DECREF(part);
+        PyErr_SetString(PyExc_ValueError, "no such part of a view of bytes");
+        return NULL;
+    }
+    its->buf = (uint8_t *)its->buf + start;
+    its->len = its->shape[0] = (Py_ssize_t)(stop - start);
+    return part;
+}
+
+static PyObject *record_slice(PyObject *mapped, const Taken *one, PyTypeObject *type) {
+    PyObject *messages = slice_of(mapped, one->begin, one->begin + one->size);
+    if (!messages) return NULL;
+    PyObject *facts = Py_BuildValue("(NLLLLy#)", messages, (long long)one->count, (long long)one->first_index,
+                                    (long long)one->next_index, (long long)one->store_time, one->address,
+                                    (Py_ssize_t)16);
+    if (!facts) return NULL;
+    PyObject *made = type->tp_alloc(type, PyTuple_GET_SIZE(facts)); /* as tuple.__new__ does it */
+    for (Py_ssize_t n = 0; made && n < PyTuple_GET_SIZE(facts); n++)
+        PyTuple_SET_ITEM(made, n, Py_NewRef(PyTuple_GET_ITEM(facts, n)));
+    Py_DECREF(facts);
+    return made;
+}
+
+/* take_records(mapped, base, written, block, last_next, index, end_index, bytes_max, topic, partition, type)
+ *     -> (slices, entries, bytes left, is over) */
+static PyObject *hot_take_records(PyObject *self, PyObject *const *args, Py_ssize_t n) {
+    int64_t a[2], b[6];
+    if (!wants("take_records", n, 11) || !numbers(args + 1, 2, a) || !numbers(args + 4, 6, b)) return NULL;
+    if (!PyType_Check(args[10]) || !PyType_IsSubtype((PyTypeObject *)args[10], &PyTuple_Type)) {
+        PyErr_SetString(PyExc_TypeError, "take_records: not a type of tuples");
+        return NULL;
+    }
+    Py_buffer mapped, block;
+    if (PyObject_GetBuffer(args[0], &mapped, PyBUF_SIMPLE)) return NULL;
+    if (PyObject_GetBuffer(args[3], &block, PyBUF_SIMPLE)) {
+        PyBuffer_Release(&mapped);
+        return NULL;
+    }
+    Taking t;
+    t.mapped = mapped.buf, t.mapped_bytes = mapped.len, t.base = a[0], t.written = a[1];
+    t.block = block.buf, t.block_bytes = block.len, t.last_next = b[0], t.index = b[1], t.end_index = b[2];
+    t.bytes_left = b[3], t.topic = b[4], t.partition = b[5];
+    t.at = t.count = t.is_over = 0;
+    struct sigaction guard;
+    memset(&guard, 0, sizeof guard);
+    guard.sa_handler = on_bus_error;
+    sigemptyset(&guard.sa_mask);
+    sigaction(SIGBUS, &guard, &handler_before);
+    if (sigsetjmp(bus_error, 1) == 0) {
+        is_looking = 1;
+        take_records(&t);
+    }
+    is_looking = 0;
+    sigaction(SIGBUS, &handler_before, NULL);
+    PyObject *slices = PyList_New(t.count), *found = NULL;
+    for (int64_t k = 0; slices && k < t.count; k++) {
+        PyObject *one = record_slice(args[0], &t.found[k], (PyTypeObject *)args[10]);
+        if (one) PyList_SET_ITEM(slices, k, one);
+        else Py_CLEAR(slices);
+    }
+    if (slices)
+        found = Py_BuildValue("(NLLO)", slices, (long long)(t.at / ENTRY_BYTES), (long long)t.bytes_left,
+                              t.is_over ? Py_True : Py_False);
+    PyBuffer_Release(&block);
+    PyBuffer_Release(&mapped);
+    return found;
+}
+
 /* What a MESSAGES record is made from. */
 typedef struct {
     int64_t count, partition, first, term, now, topic, position, synced;
@@ -506,20 +656,6 @@ static int write_acks(uint8_t *o, const uint8_t *messages, int64_t size, const u
     return 1;
 }
 
-/* The part from `start` to `stop` of a memoryview of bytes, as slicing it would give, in a third of the time. */
-static PyObject *slice_of(PyObject *view, int64_t start, int64_t stop) {
-    PyObject *part = PyMemoryView_FromObject(view);
-    if (part == NULL) return NULL;
-    Py_buffer *its = PyMemoryView_GET_BUFFER(part);
-    if (its->ndim != 1 || its->itemsize != 1 || its->strides[0] != 1 || start < 0 || stop < start || stop > its->len) {
-        Py_DECREF(part);
-        PyErr_SetString(PyExc_ValueError, "no such part of a view of bytes");
-        return NULL;
-    }
-    its->buf = (uint8_t *)its->buf + start;
-    its->len = its->shape[0] = (Py_ssize_t)(stop - start);
-    return part;
-}
 
 /* store_run(view, at, alike, partition, first_index, term, now_ms, position, synced_position, buffers)
  *     -> (end, record's size, message_count, next_index, requests, entries, acks), or None
@@ -645,6 +781,7 @@ static PyMethodDef methods[] = {
     {"stamp", (PyCFunction)(void (*)(void))hot_stamp, METH_FASTCALL, "Twin of record.stamp_python."},
     {"make_entries", (PyCFunction)(void (*)(void))hot_make_entries, METH_FASTCALL, "Twin of make_entries_python."},
     {"whole_records", (PyCFunction)(void (*)(void))hot_whole_records, METH_FASTCALL, "Twin of whole_records_python."},
+    {"take_records", (PyCFunction)(void (*)(void))hot_take_records, METH_FASTCALL, "Twin of fetch._take_python."},
     {"store_run", (PyCFunction)(void (*)(void))hot_store_run, METH_FASTCALL, "Twin of runs.store_run_python."},
     {"make_record", (PyCFunction)(void (*)(void))hot_make_record, METH_FASTCALL, "Twin of make_record_python."},
     {"whole_frames", (PyCFunction)(void (*)(void))hot_whole_frames, METH_FASTCALL, "Twin of whole_frames_python."},

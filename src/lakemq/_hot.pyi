@@ -1,6 +1,10 @@
 """The compiled twins of the hot loops in record.py; None means: not accepted, ask the definition why."""
 
+from typing import TypeVar
+
 from lakemq.record import Buffer
+
+T = TypeVar("T", bound=tuple[object, ...])
 
 def crc32(data: Buffer, value: int = 0, /) -> int: ...
 def measure(data: Buffer, start: int, end: int, count: int, /) -> int | None: ...
@@ -17,6 +21,20 @@ def make_entries(
     /,
 ) -> bytes: ...
 def whole_records(data: Buffer, position: int, /) -> int: ...
+def take_records(
+    mapped: memoryview,
+    base: int,
+    written_position: int,
+    entries: bytes,
+    last_next_index: int,
+    index: int,
+    end_index: int,
+    bytes_max: int,
+    topic: int,
+    partition: int,
+    slice_type: type[T],
+    /,
+) -> tuple[list[T], int, int, bool]: ...
 def cut_run(
     view: memoryview, at: int, head: bytes, prefix: bytes, suffix: bytes, bytes_max: int, message_bytes_max: int, /
 ) -> tuple[int, int, int, int, int, int, bytes] | None: ...

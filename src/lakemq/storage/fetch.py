@@ -4,6 +4,7 @@ Of each record only its first and last wanted entry are looked at; records that 
 Every record is checked as a whole before a byte of it is given out (R5).
 """
 
+import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -12,6 +13,12 @@ from lakemq.storage.index import ENTRY_BYTES, UNKNOWN_TAG, Entry, IndexDamagedEr
 from lakemq.storage.journal import Journal
 from lakemq.storage.journal_record import facts_of, whole_records
 
+try:
+    import lakemq._hot as _hot
+except ImportError:  # no compiler when it was installed
+    _hot = None  # type: ignore[assignment]
+
+_PLACE = struct.Struct(">qqi")  # of an entry: first index, position, length
 _PLAN_ENTRIES = 1024  # read at once of the index
 _RUN_BYTES_MAX = 1 << 20  # read at once of the journal
 
@@ -63,10 +70,51 @@ def fetch(journal: Journal, found: PartitionIndex, index: int, end_index: int, b
     ReadError where `index` cannot be read; damage further on only ends the answer early.
     """
     slices: list[RecordSlice] = []
-    for run in _runs(journal, _plan(found, index, end_index, bytes_max)):
+    if _hot is not None and journal.maps_files:
+        slices, index, bytes_max, is_over = _take(journal, found, index, end_index, bytes_max)
+        if is_over:
+            return slices
+    for run in _runs(journal, _plan(found, index, end_index, bytes_max, has_some=bool(slices))):
         if not _add_slices(slices, journal, found, run):
             break  # the next fetch begins at the damage, and is told
     return slices
+
+
+def _take(
+    journal: Journal, found: PartitionIndex, index: int, end_index: int, bytes_max: int
+) -> tuple[list[RecordSlice], int, int, bool]:
+    """Whole records for as long as nothing is out of the ordinary, by one compiled call: it leaves what is damaged, cut
+    by a limit or in another segment to the definition, which goes on where it ended.
+
+    The slices, where to go on and with how many bytes, and whether there is nothing more to do.
+    """
+    ordinal, entry_count = found.find(index), found.entry_count
+    block = found.read(ordinal, _PLAN_ENTRIES) if ordinal < entry_count else b""
+    if not block:
+        return [], index, bytes_max, False
+    _, position, length = _PLACE.unpack_from(block)
+    try:
+        mapped, base = journal.mapped_at(position, length)
+    except ReadError:
+        return [], index, bytes_max, False
+    is_last = ordinal + len(block) // ENTRY_BYTES == entry_count
+    slices, taken, bytes_left, is_over = _hot.take_records(
+        mapped,
+        base,
+        journal.written_position,
+        block,
+        found.next_index if is_last else -1,
+        index,
+        end_index,
+        bytes_max,
+        found.topic,
+        found.partition,
+        RecordSlice,
+    )
+    if slices:
+        index = slices[-1].next_index
+        found.hint = index, ordinal + taken
+    return slices, index, bytes_left, is_over
 
 
 def find_tag(found: PartitionIndex, index: int, end_index: int, hashes: frozenset[int], count_max: int) -> int:
@@ -132,12 +180,19 @@ def _runs(journal: Journal, plan: list[_Wanted]) -> list[_Run]:
     return runs
 
 
-def _plan(found: PartitionIndex, index: int, end_index: int, bytes_max: int) -> list[_Wanted]:
-    """Which records; of those that are wanted whole only the first entry is looked at, and that of the next."""
+def _plan(
+    found: PartitionIndex, index: int, end_index: int, bytes_max: int, *, has_some: bool = False
+) -> list[_Wanted]:
+    """Which records; of those that are wanted whole only the first entry is looked at, and that of the next.
+
+    With `has_some` it goes on behind others: then it need not find one.
+    """
     entry_at = _entry_reader(found)
     ordinal, entry_count = found.find(index), found.entry_count
     plan: list[_Wanted] = []
     if ordinal >= entry_count or (first := entry_at(ordinal)).first_index > index:
+        if has_some:
+            return plan
         raise ReadError(f"index {index} is in a damaged part of the journal")
     while True:
         size = first.record_length - first.record_offset
@@ -153,7 +208,7 @@ def _plan(found: PartitionIndex, index: int, end_index: int, bytes_max: int) -> 
             ordinal, first = after, following
             continue
         # A record that is cut is checked twice, now and by the next fetch: not for the sake of a full answer.
-        if not plan or (next_index > end_index and first.length <= bytes_max):
+        if not (plan or has_some) or (next_index > end_index and first.length <= bytes_max):
             plan.append(_part(entry_at, ordinal, first, end_index, bytes_max))
         else:
             found.hint = first.first_index, ordinal

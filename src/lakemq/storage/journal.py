@@ -57,7 +57,7 @@ class Journal:
         self._segment_bytes = segment_bytes
         self._reserve_bytes = reserve_bytes
         self._open_files_max = open_files_max
-        self._maps_files = maps_files
+        self.maps_files = maps_files
         self._mapped: OrderedDict[int, memoryview] = OrderedDict()  # by base; the longest unused first
         self._bases: list[int] = []
         self._open: OrderedDict[int, File] = OrderedDict()  # by base; the longest unused first
@@ -234,18 +234,25 @@ class Journal:
         It stays what it is when the segment is dropped. Look at it first through something that survives a disk which
         does not give the bytes (`journal_record.whole_records`).
         """
-        if not self._maps_files:
+        if not self.maps_files:
             return self.read(position, size)
-        at = bisect_right(self._bases, position) - 1
-        if at < 0 or position + size > self.written_position:
+        if position + size > self.written_position:
             raise ReadError(f"positions {position} to {position + size} are not in the journal")
+        mapped, base = self.mapped_at(position, size)
+        return mapped[position - base : position - base + size]
+
+    def mapped_at(self, position: int, size: int) -> tuple[memoryview, int]:
+        """The mapped file of the segment that holds these bytes, and the position of its first one."""
+        at = bisect_right(self._bases, position) - 1
+        if at < 0:
+            raise ReadError(f"position {position} is not in the journal")
         base = self._bases[at]
         mapped = self._mapped.get(base)
         if mapped is None or position + size - base > len(mapped):
             mapped = self._map(base)
         else:
             self._mapped.move_to_end(base)
-        return mapped[position - base : position - base + size]
+        return mapped, base
 
     def segments(self) -> list[Segment]:
         """What is written, as a walk wants it."""
