@@ -323,6 +323,53 @@ def test_F41_a_start_with_a_clock_that_is_behind_loses_nothing_and_repeats_nothi
     assert sorted(life.stored()) == sorted([b"new", *(b"old %d" % nth for nth in range(20))])
 
 
+@pytest.mark.parametrize("lost", [("checkpoint",), ("checkpoint", "checkpoint.old")], ids=["newest", "both"])
+def test_F23_F41_a_start_without_the_checkpoint_keeps_what_came_after_the_clock_was_set_back(lost):
+    """It reads records that the start before did not, of what was released by the old time."""
+    life = make(delays=DelayLimits(share_count=1))
+    send(life.peer(), b"old", 1000)
+    pass_ms(life, 1000)
+    assert life.stored() == [b"old"]
+    life.engine.close()
+    life.clock.jump_wall(-HOUR)
+    life.start()
+    assert send(life.peer(), b"new", 2000) == 0
+    life.disk.lose_process()
+    for name in lost:
+        life.disk.remove(name)
+    life.start()
+    assert life.broker.delaying.next_due_ms is not None, "it waits"
+    pass_ms(life, 2000)
+    assert life.stored() == [b"old", b"new"]
+    assert life.broker.delaying.pending == 0
+
+
+@pytest.mark.parametrize("ticks", [0, 1])
+@pytest.mark.parametrize("restarts", [True, False])
+def test_F41_the_first_delay_after_a_clock_was_set_back_is_not_late(restarts, ticks):
+    """Nothing waits by then, and yet it is known what was released by the old time."""
+    life = make()
+    for nth in range(12):  # in every share
+        send(life.peer(), b"old %d" % nth, 1000)
+    pass_ms(life, 2000)
+    assert life.broker.ledger.state.delays.is_empty
+    if restarts:
+        life.engine.close()
+        life.clock.jump_wall(-HOUR)
+        life.start()
+    else:
+        life.clock.jump_wall(-HOUR)
+        pass_ms(life, 6 * MINUTE, every_ms=500)  # until it is believed
+    for _ in range(ticks):
+        life.pass_ms(TICK_MS)
+    peer = life.peer()
+    assert [send(peer, body, 1000) for body in (b"new", b"newer")] == [0, 0]
+    pass_ms(life, 1000 - TICK_MS)
+    assert life.appended() == 12, "early"
+    pass_ms(life, 2 * TICK_MS)
+    assert sorted(life.stored()[12:]) == [b"new", b"newer"]
+
+
 # --- refusals ----------------------------------------------------------------------------------------------------
 
 

@@ -29,7 +29,7 @@ from lakemq.delivery.delay_record import (
     unpack_cancel,
     unpack_release,
 )
-from lakemq.delivery.delays import Delays
+from lakemq.delivery.delays import START, Delays
 from lakemq.delivery.timeline import Timeline
 
 ADDRESS = bytes(range(16))
@@ -309,14 +309,21 @@ class DelaysModel(RuleBasedStateMachine):
     def restart(self, from_snapshot):
         """The turn is lost, all before it is told again: from the snapshot on, or all of it."""
         self.fail_turn(1 << 30)
-        snapshot, count = self.snapshot if from_snapshot else (b"", 0)
-        self.delays = Delays()
-        self.delays.restore(snapshot)
+        snapshot, count = self.snapshot
+        ways = self.folded(snapshot, count), self.folded(b"", 0)
+        assert watermarks(ways[0]) == watermarks(ways[1]), "a start may come from either, and then from the other"
+        self.delays = ways[0] if from_snapshot else ways[1]
+
+    def folded(self, snapshot, count):
+        """What a snapshot and the records behind it add up to."""
+        delays = Delays()
+        delays.restore(snapshot)
         for position, payload, is_note in self.records[count:]:
             if is_note:
-                self.delays.apply_note(memoryview(payload), position)
+                delays.apply_note(memoryview(payload), position)
             else:
-                self.delays.apply(None, memoryview(payload), position)
+                delays.apply(None, memoryview(payload), position)
+        return delays
 
     @rule()
     def stop_and_start(self):
@@ -350,7 +357,8 @@ class DelaysModel(RuleBasedStateMachine):
                 assert oldest is not None
                 assert oldest <= position
 
-    def teardown(self):
+    @rule()
+    def wait_for_all(self):
         """Whatever happened, all that waits comes out, once."""
         self.end_turn()
         for _ in range(500):
@@ -362,9 +370,49 @@ class DelaysModel(RuleBasedStateMachine):
             self.end_turn()
         assert not self.waiting, "some never came out"
 
+    def teardown(self):
+        self.wait_for_all()
+
 
 TestDelays = DelaysModel.TestCase
 TestDelays.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+
+
+def watermarks(delays):
+    """Of the shares that have one."""
+    return {number: share.watermark for number, share in enumerate(delays.shares) if share.watermark > START}
+
+
+def released_delays(count):
+    """Some that have waited, in two shares."""
+    delays = Delays()
+    for nth in range(count):
+        delays.add(Add(2, 1, 0, 5000 + nth, 1, 1, ADDRESS), nth * 100)
+    for number, share in enumerate(delays.shares):
+        rows = sorted(share.unfiled())
+        delays.release(Released(number, 1, rows[-1], rows))
+    assert delays.pending == 0
+    return delays
+
+
+def test_a_snapshot_knows_how_far_rows_were_released_though_none_waits():
+    """Or an owner whose clock was set back would add rows that are done with, for whoever has all the records."""
+    before, after = released_delays(9), Delays()
+    assert len(watermarks(before)) == 2
+    after.restore(before.pack())
+    assert watermarks(after) == watermarks(before)
+    before.rewind()
+    assert before.pack() == b"", "nothing to be known"
+
+
+def test_when_none_waits_the_rows_can_be_forgotten():
+    delays = released_delays(100)
+    for share in delays.shares:
+        assert share.wants_pruning
+        share.prune()
+        assert not share.wants_pruning
+    assert len(delays.pack()) < 100
+    assert delays.is_empty
 
 
 # --- bytes -------------------------------------------------------------------------------------------------------

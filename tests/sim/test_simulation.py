@@ -31,6 +31,7 @@ BROKEN_ONCE = (
     100287,  # I13: a batch expired, and what of it was a dead letter already became one again
     101079,  # I13: a new app began behind messages that could not be read yet, and was said to be behind their end
     103331,  # I05, the check's fault: a kill before a refused turn was wiped, which may be there then
+    200038,  # I05: a snapshot of a moment when nothing waited did not say how far delays had been released
 )
 
 

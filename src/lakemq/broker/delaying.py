@@ -190,6 +190,8 @@ class Delaying:
         now: Now,
     ) -> int:
         """Let scanned messages wait until they are due; safe once the journal is synced to what is returned."""
+        if self._must_rewind(self._clock.read(now)):  # a start may be followed by this before the first tick
+            self._rewind(now)
         head = Add(
             self._limits.share_count,
             topic.number,
@@ -208,10 +210,7 @@ class Delaying:
 
     def _not_before_watermarks(self, due_ms: int) -> int:
         """What is due before a watermark would count as done: only possible after the clock was set back (F41)."""
-        for share in self._delays.shares:
-            if share.watermark[0] > due_ms:
-                due_ms = share.watermark[0]
-        return due_ms
+        return max(due_ms, self._delays.latest_watermark_ms)
 
     def _append(self, payload: bytes, now: Now, put_in_force: Callable[[int], Undo]) -> None:
         position, end = self._ledger.append(RecordType.DELAY, payload, now.wall_ms)
@@ -231,12 +230,14 @@ class Delaying:
     def tick(self, now: Now) -> None:
         """Release what is due, a bounded part of it; prepare what soon will be."""
         now_ms = self._clock.read(now)
-        if self._delays.is_empty or self._access.is_draining:
+        if self._access.is_draining:
+            return
+        if self._must_rewind(now_ms):  # also while nothing waits: what comes next must not wait for the old time
+            self._rewind(now)
+            return
+        if self._delays.is_empty:
             return
         if self._is_settled:
-            if now_ms < max(share.watermark[0] for share in self._delays.shares):
-                self._rewind(now)
-                return
             self._prepare(now_ms, now)
         shares = self._delays.shares
         for nth in range(len(shares)):
@@ -256,6 +257,10 @@ class Delaying:
                 continue
             share.approach(now_ms, self._limits.near_ms, self._reader.rows_of, _BLOCK_READS)
         self._file_one(now)
+
+    def _must_rewind(self, now_ms: int) -> bool:
+        """Whether the clock was set back; not before nothing can be undone, for then rows are forgotten."""
+        return self._is_settled and now_ms < self._delays.latest_watermark_ms
 
     def _rewind(self, now: Now) -> None:
         """The clock says less than it did when messages were released: those to come must not count as released."""

@@ -260,7 +260,8 @@ class Share:
     @property
     def wants_pruning(self) -> bool:
         """Whether there may be as much to forget as to keep."""
-        return len(self.dues) + len(self.done) + len(self.blocks) >= self._prune_at
+        is_stale = not self.pending and len(self.dues) > 0  # nothing waits: a snapshot need not have these rows
+        return is_stale or len(self.dues) + len(self.done) + len(self.blocks) >= self._prune_at
 
     # --- time ------------------------------------------------------------------------------------------------------
 
@@ -359,6 +360,11 @@ class Delays:
     def is_empty(self) -> bool:
         """Whether there are no rows at all, not even such that wait no more."""
         return not any(len(share.dues) or share.blocks for share in self.shares)
+
+    @property
+    def latest_watermark_ms(self) -> int:
+        """What is due before this would count as done, in one share or another."""
+        return max(share.watermark[0] for share in self.shares)
 
     @property
     def unfiled_count(self) -> int:
@@ -494,8 +500,13 @@ class Delays:
     # --- snapshots -----------------------------------------------------------------------------------------------
 
     def pack(self, kept: object = None) -> bytes:
-        """All of it; b"" if nothing waits."""
-        if not any(share.pending or share.blocks for share in self.shares):
+        """All of it; b"" if nothing waits and no watermark is set.
+
+        A watermark counts even while nothing waits: it says what the due times of rows to come must not be before. A
+        start that did not know it would take earlier ones after the clock was set back, and they would count as done
+        as soon as another start, from an older snapshot, learned of the watermark again.
+        """
+        if not any(share.pending or share.blocks or share.watermark > START for share in self.shares):
             return b""
         parts = [_HEAD.pack(_FORMAT, len(self.shares), len(self.topics))]
         parts += [_TOPIC.pack(*one) for one in self.topics.items()]
