@@ -41,9 +41,9 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#endif
 
 #include "load_common.h"
-#endif
 
 #define MAGIC 0xCAFEBEBEu
 
@@ -562,12 +562,6 @@ static void end_turn(void) {
         send_replies(touched[n]);
     }
     touched_count = 0;
-}
-
-static void *allocate(size_t bytes) {
-    void *p = malloc(bytes);
-    if (!p) fail("malloc");
-    return p;
 }
 
 static void watch(int fd) {
