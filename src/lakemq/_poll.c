@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <structmember.h>
+#include <time.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -556,6 +557,25 @@ static PyObject *poller_receive(Poller *poller, PyObject *now) {
     return found;
 }
 
+/* look(microseconds) -> whether something is there to receive; without sleeping, for that long at most.
+ * To be woken takes longer than what a lone client needs to send its next request. */
+static PyObject *poller_look(Poller *poller, PyObject *microseconds) {
+    int64_t left = PyLong_AsLongLong(microseconds);
+    if (left == -1 && PyErr_Occurred()) return NULL;
+    struct epoll_event event;
+    struct timespec now;
+    int count;
+    Py_BEGIN_ALLOW_THREADS
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    int64_t until = now.tv_sec * 1000000000LL + now.tv_nsec + left * 1000;
+    do {
+        count = epoll_wait(poller->fd, &event, 1, 0);
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while (count == 0 && now.tv_sec * 1000000000LL + now.tv_nsec < until);
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(count > 0);
+}
+
 /* flush() -> links with what happened, or None: send all that waits, on every link. */
 static PyObject *poller_flush(Poller *poller, PyObject *unused) {
     int count = poller->dirty_count, ok = 1;
@@ -634,6 +654,7 @@ static void poller_dealloc(Poller *poller) {
 
 static PyMethodDef poller_methods[] = {
     {"receive", (PyCFunction)poller_receive, METH_O, "What has arrived, and what else happened."},
+    {"look", (PyCFunction)poller_look, METH_O, "Whether something arrives within so many microseconds, without sleeping."},
     {"flush", (PyCFunction)poller_flush, METH_NOARGS, "Send what waits; what happened."},
     {"fileno", (PyCFunction)poller_fileno, METH_NOARGS, "What an event loop watches for reading."},
     {"close", (PyCFunction)poller_close, METH_NOARGS, "Shut all links and give the epoll back."},

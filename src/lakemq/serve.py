@@ -113,6 +113,7 @@ class Service:
         self._stopped: asyncio.Event | None = None
         self._is_stopping = False
         self._threads = ThreadPoolExecutor(2, "lakemq-disk")
+        self._tickets = 0  # that they work on
         self._group: PartitionGroup | None = None
         self.broker: Broker | None = None
         self._receive: Callable[[Any, memoryview, Now], None] = _nobody
@@ -374,9 +375,19 @@ class Service:
             except BaseException as error:  # a bug must not leave everybody waiting (F08)
                 failure = OSError(f"{type(error).__name__}: {error}")
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(self._handle, event(failure))
+                loop.call_soon_threadsafe(done, event(failure))
 
+        def done(what: Event) -> None:
+            self._tickets -= 1
+            self._handle(what)
+
+        self._tickets += 1
         self._threads.submit(work)
+
+    @property
+    def is_waiting_for_disk(self) -> bool:
+        """Whether something is being synced or written beside the loop."""
+        return self._tickets > 0
 
     def stop(self, failure: str | None) -> None:
         """The core is done."""

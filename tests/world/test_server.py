@@ -39,6 +39,7 @@ class Serving:
         self.answer = None  # what to send for frames
         self.is_ending = False
         self.is_full = False
+        self.is_waiting_for_disk = False
         self._numbers = count(1)
         self._dirty = []
         self._is_turn_coming = False
@@ -407,6 +408,65 @@ def test_without_files_for_more_connections_those_who_wait_come_in_later(monkeyp
         raw = socket.create_connection(serving.address)
         await serving.until(lambda: serving.ports)
         assert not failures
+        raw.close()
+        await serving.stop()
+
+    asyncio.run(main())
+
+
+class Looking:
+    """A poller that counts how often it is asked to look, and says what it is told to."""
+
+    def __init__(self, poller, finds):
+        self._poller = poller
+        self._finds = finds
+        self.count = 0
+
+    def look(self, microseconds):
+        self.count += 1
+        return self._finds
+
+    def __getattr__(self, name):
+        return getattr(self._poller, name)
+
+
+@pytest.mark.skipif(polled is None, reason="the poller was not built")
+@pytest.mark.parametrize(
+    ("brisk_s", "is_waiting_for_disk", "finds", "looks"),
+    [(60, False, True, 9), (0, False, True, 0), (60, True, True, 0), (60, False, False, 5)],
+    ids=["brisk", "slow", "disk", "in vain"],
+)
+def test_who_asks_again_at_once_is_not_slept_for(brisk_s, is_waiting_for_disk, finds, looks):
+    """After each answer but the first; not if they are slow, not if answers wait for the disk, and after a look in
+    vain only when they have shown again that they are fast."""
+
+    async def main():
+        serving = await Serving("poller").start()
+        serving.answer = b"answer"
+        serving.is_waiting_for_disk = is_waiting_for_disk
+        reader, writer, _ = await connect(serving)
+        poller = serving.server._poller = Looking(serving.server._poller, finds)
+        serving.server._spin_us, serving.server._brisk_ns = 1, brisk_s * 10**9
+        for _ in range(10):
+            writer.write(FRAME)
+            assert await reader.readexactly(6) == serving.answer
+        assert poller.count == looks
+        writer.transport.abort()
+        await serving.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.skipif(polled is None, reason="the poller was not built")
+def test_a_look_ends_when_something_is_there_or_the_time_is_over():
+    async def main():
+        serving = await Serving("poller").start()
+        raw = socket.create_connection(serving.address)
+        await serving.until(lambda: serving.ports)
+        assert serving.server._poller.look(100) is False
+        raw.sendall(FRAME)
+        assert serving.server._poller.look(60_000_000) is True
+        assert serving.server._poller.look(0) is True
         raw.close()
         await serving.stop()
 

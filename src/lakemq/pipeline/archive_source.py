@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from lakemq.pipeline import schema
 from lakemq.pipeline.archive_plan import archived_topics, read_tag
 from lakemq.pipeline.arrow import Columns
+from lakemq.pipeline.collecting import spare_imports
 from lakemq.pipeline.door import door
 from lakemq.pipeline.events import event_rows
 from lakemq.pipeline.fetching import open_range
@@ -94,6 +95,7 @@ class FilesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [FilesTask(some, tuple(gaps[one] for one in some)) for some in pack(ranges, self.tasks_min)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
+        spare_imports()
         if isinstance(partition, FilesTask):
             for one, gap_end in zip(partition.ranges, partition.gap_ends, strict=True):
                 yield write_range(self.server, self.lake, one, gap_end)

@@ -21,6 +21,7 @@ from lakemq.client.config import Acks
 from lakemq.client.outgoing import Message
 from lakemq.client.xa import Session, Xid
 from lakemq.errors import TransactionNotFoundError
+from lakemq.pipeline.collecting import spare_imports
 from lakemq.pipeline.door import door
 from lakemq.pipeline.errors import OptionError, PipelineError
 from lakemq.pipeline.options import SinkOptions
@@ -52,6 +53,7 @@ class _Sink:
         self.run_id = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+        spare_imports()
         rows = (row for batch in iterator for row in messages_of(batch, self.options.topic))
         client = door(self.options.server).client
         if not self.options.is_exactly_once:

@@ -94,8 +94,10 @@ class _Reads:
         return [Task(some) for some in pack(pieces, options.partitions_min)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        from lakemq.pipeline.collecting import spare_imports
         from lakemq.pipeline.reads import read_ranges
 
+        spare_imports()
         # Nothing to read is asked for as a partition of Spark's own.
         ranges = partition.ranges if isinstance(partition, Task) else ()
         return read_ranges(self.options, ranges, self.names)
