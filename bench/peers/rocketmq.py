@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 from peers import wire_rocketmq
-from peers.model import Durability, Figures, Frames, Load, Peer, PeerError, Running
+from peers.model import Durability, Figures, Frames, Load, Peer, PeerError, Running, say
 from peers.packages import by_client, conversation, free_ports, java, maven, missing_maven, wait_for
 
 VERSION = "5.3.3"
@@ -31,6 +31,7 @@ JAVA_OPTIONS = [
 ]
 CLIENT_OPTIONS = ["-Drocketmq.serialize.type=ROCKETMQ", "-Drocketmq.client.logLevel=ERROR"]
 START_SECONDS = 90
+STARTS_MAX = 3
 FLUSH = {Durability.CACHE: "ASYNC_FLUSH", Durability.FSYNC: "SYNC_FLUSH"}
 SETTINGS = {
     "brokerClusterName": "DefaultCluster",
@@ -68,6 +69,15 @@ class RocketMQ(Peer):
         maven(COORDINATES)
 
     def start(self, directory: Path, durability: Durability, cpus: list[int]) -> Running:
+        """Some starts end with nothing but a status; those after them do not."""
+        for number in range(STARTS_MAX - 1):
+            try:
+                return self._start(directory / str(number), durability, cpus)
+            except PeerError as error:
+                say(f"{self.title} is started again: {str(error).splitlines()[0][:100]}")
+        return self._start(directory / "last", durability, cpus)
+
+    def _start(self, directory: Path, durability: Durability, cpus: list[int]) -> Running:
         jars = maven(COORDINATES)
         directory = directory.resolve()
         data = directory / "data"
