@@ -16,7 +16,7 @@ from lakemq.storage.journal_record import facts_of, whole_records
 try:
     import lakemq._hot as _hot
 except ImportError:  # no compiler when it was installed
-    _hot = None  # type: ignore[assignment]
+    _hot = None  # type: ignore[assignment]  # the definition below is used
 
 _PLACE = struct.Struct(">qqi")  # of an entry: first index, position, length
 _PLAN_ENTRIES = 1024  # read at once of the index
