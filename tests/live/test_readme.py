@@ -128,7 +128,7 @@ def test_every_program_of_the_page_is_run():
 
 
 def test_every_developer_command_is_a_target_and_the_other_way_round():
-    said = set(re.findall(r"^\| `make (\w+)` \|", PAGE, re.MULTILINE)) | {"demo", "test"}
+    said = set(re.findall(r"^\| `make ([\w-]+)` \|", PAGE, re.MULTILINE)) | {"demo", "test"}
     targets = set(
         re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)[1].split()
     )
