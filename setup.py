@@ -15,6 +15,6 @@ setup(
             extra_compile_args=["-O2"],
             optional=True,
         )
-        for name in ("_hot", "_poll", "_columns")
+        for name in ("_hot", "_poll", "_sync", "_columns")
     ]
 )

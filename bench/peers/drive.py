@@ -84,7 +84,7 @@ def drive_raw(
         "port": port,
         "connections": load.connections,
         "window": load.outstanding,
-        "batch": load.batch if load.mode == "produce" else 1,
+        "batch": load.batch if load.mode != "consume" else 1,
         "warmup": warmup,
         "seconds": seconds,
         "count": count or 0,

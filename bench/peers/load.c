@@ -6,7 +6,8 @@
  *   port=N           of a server on 127.0.0.1
  *   mode=produce     the same request over and over, `window` outstanding on a connection
  *   mode=consume     one request outstanding on a connection; the protocol makes the next one from the reply
- *   mode=latency     one connection sends a message each 1/rate seconds, `groups` connections receive all of them
+ *   mode=latency     one connection sends a message each 1/rate seconds, `groups` connections receive all of them; with
+ *                    batch=N it sends N at once, when the last of them is due
  *   setup=FILE       what every connection sends first, part by part, each after the last one's answer. A part is four
  *                    bytes of length, with the highest bit set if it has no answer, and its bytes
  *   requests=FILE size=BYTES      one or more requests of one size; connection k uses number k mod their count
@@ -468,10 +469,13 @@ static int64_t received_least(void) {
     return least;
 }
 
+/* A request goes out when the last of its messages is due: the others wait for it, as in a client that batches. */
+static int64_t request_due_ns(int64_t request) { return due_ns((request + 1) * batch - 1); }
+
 /* All that are due by now. */
 static void send_due(Connection *c, int64_t now) {
-    for (; c->made < messages_due && due_ns(c->made) <= now;) {
-        if (c->made >= measured_from) note(&lateness, now - due_ns(c->made));
+    for (; c->made * batch < messages_due && request_due_ns(c->made) <= now;) {
+        if (c->made * batch >= measured_from) note(&lateness, now - request_due_ns(c->made));
         queue_request(c, now);
     }
     send_queued(c);
@@ -483,14 +487,14 @@ static void run_latency(double warmup, double seconds, double rate) {
     settle();
     Connection *producer = &side.connections[0];
     interval_ns = (int64_t)((double)SECOND / rate);
-    measured_from = (int64_t)(warmup * rate);
-    messages_due = measured_from + (int64_t)(seconds * rate + 0.5);
+    measured_from = (int64_t)(warmup * rate) / batch * batch;
+    messages_due = measured_from + ((int64_t)(seconds * rate + 0.5) + batch - 1) / batch * batch;
     first_due_ns = now_ns() + SECOND / 100;
     int64_t now = now_ns(), last_due = due_ns(messages_due - 1);
     while (!is_stopping && (received_least() < messages_due || producer->outstanding)) {
         if (!began_ns && now >= due_ns(measured_from)) begin_measuring(now);
         send_due(producer, now);
-        int64_t wait = producer->made < messages_due ? due_ns(producer->made) - now_ns() : SECOND / 20;
+        int64_t wait = producer->made * batch < messages_due ? request_due_ns(producer->made) - now_ns() : SECOND / 20;
         now = turn(wait > 0 ? wait : 0);
         if (now > last_due + STALL_SECONDS * SECOND) {
             wrong("messages that a group did not get", messages_due - received_least());
@@ -562,7 +566,7 @@ int main(int argc, char **argv) {
         refuse("too few or too many connections, or too wide a window");
     read_side(&side, VALUE("setup", NULL), VALUE("requests", NULL), VALUE("size", NULL));
     if (mode == LATENCY) {
-        if (rate <= 0 || receivers.count < 1 || batch != 1) refuse("latency needs rate=, groups=, and batch=1");
+        if (rate <= 0 || receivers.count < 1) refuse("latency needs rate= and groups=");
         read_side(&receivers, VALUE("consumer_setup", NULL), VALUE("consumer_requests", NULL),
                   VALUE("consumer_size", NULL));
     }

@@ -1,11 +1,10 @@
 """config + core + world = a running broker: events in, effects out.
 
-One thread runs the loop and the core. Two more run syncs and checkpoints, and bring them back as events; others (HTTP)
+One thread runs the loop and the core. Others run syncs and checkpoints, which come back as events, and those of HTTP
 ask through `Service.ask`, which is the only method that may be called from another thread.
 """
 
 import asyncio
-import contextlib
 import gc
 import logging
 import resource
@@ -13,7 +12,7 @@ import signal
 import socket
 import uuid
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -47,6 +46,7 @@ from lakemq.world.clock import RealClock
 from lakemq.world.disk import RealDisk
 from lakemq.world.metadata_file import MetadataFile
 from lakemq.world.server import ClientPort, SocketPort
+from lakemq.world.syncing import DiskWork
 
 try:
     from lakemq.world.polled import PolledServer
@@ -112,8 +112,7 @@ class Service:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Event | None = None
         self._is_stopping = False
-        self._threads = ThreadPoolExecutor(2, "lakemq-disk")
-        self._tickets = 0  # that they work on
+        self._disk = DiskWork()
         self._group: PartitionGroup | None = None
         self.broker: Broker | None = None
         self._receive: Callable[[Any, memoryview, Now], None] = _nobody
@@ -149,6 +148,7 @@ class Service:
         assert self._group is not None, "open first"
         loop = self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
+        self._disk.open(loop)
         if handles_signals:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._handle, StopAsked())
@@ -177,6 +177,7 @@ class Service:
             await asyncio.sleep(0)  # the core is told that they are gone, before it is
             if PolledServer is not None and isinstance(server, PolledServer):
                 server.end()
+            self._disk.stop_telling()
             await loop.run_in_executor(None, self._close)
 
     async def _serve(
@@ -191,7 +192,7 @@ class Service:
         return await loop.create_server(lambda: SocketPort(next(self._numbers), self), sock=listener, backlog=_BACKLOG)
 
     def _close(self) -> None:
-        self._threads.shutdown()
+        self._disk.close()
         assert self._group is not None
         if self.failure is None:
             self._group.close()
@@ -268,6 +269,11 @@ class Service:
             self.broker.handle(event, self._now())
         except Exception:  # a bug; see `_crash`
             self._crash()
+
+    def _turn_of(self, event: Event) -> None:
+        """An event that many wait for: handled with the end of its turn, before anything else is."""
+        self._handle(event)
+        self._end_turn()
 
     def _crash(self) -> None:
         """A bug outside any request: nobody knows what state the core is in, so it must not go on (F08)."""
@@ -355,39 +361,17 @@ class Service:
     # --- what the core asks for ----------------------------------------------------------------------------------
 
     def sync(self, ticket: SyncTicket) -> None:
-        """Run it in a thread."""
-        self._run(ticket, lambda error: JournalSynced(ticket, error))
+        """Run it beside the loop."""
+        self._disk.sync(ticket, lambda error: self._turn_of(JournalSynced(ticket, error)))
 
     def checkpoint(self, ticket: CheckpointTicket) -> None:
-        """Run it in a thread."""
-        self._run(ticket, lambda error: CheckpointWritten(ticket, error))
-
-    def _run(self, ticket: SyncTicket | CheckpointTicket, event: Callable[[OSError | None], Event]) -> None:
-        loop = self._loop
-        assert loop is not None
-
-        def work() -> None:
-            failure = None
-            try:
-                ticket.run()
-            except OSError as error:
-                failure = error
-            except BaseException as error:  # a bug must not leave everybody waiting (F08)
-                failure = OSError(f"{type(error).__name__}: {error}")
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(done, event(failure))
-
-        def done(what: Event) -> None:
-            self._tickets -= 1
-            self._handle(what)
-
-        self._tickets += 1
-        self._threads.submit(work)
+        """Run it beside the loop."""
+        self._disk.run(ticket, lambda error: self._handle(CheckpointWritten(ticket, error)))
 
     @property
     def is_waiting_for_disk(self) -> bool:
         """Whether something is being synced or written beside the loop."""
-        return self._tickets > 0
+        return self._disk.is_busy
 
     def stop(self, failure: str | None) -> None:
         """The core is done."""

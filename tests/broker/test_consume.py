@@ -416,6 +416,21 @@ def test_a_poll_never_holds_up_the_next_request(dialect):
 
 
 @both
+def test_a_message_is_synced_at_once_for_who_waits_and_an_ack_is_not(dialect):
+    """Messages at ACK_WRITE: their producer does not wait for a sync, the consumer does."""
+    peer = make_broker(lazy_sync_ms=1000).peer(dialect=dialect).consumes()
+    waiting = peer.send(peer.fetch_command(wait_ms=10_000))
+    peer.produce(b"now", qos=Qos.WRITE)
+    assert peer.fetched(peer.received(waiting)) == [b"now"]
+    waiting = peer.send(peer.fetch_command(wait_ms=10_000))
+    assert peer.ack([0]) == 0
+    assert peer.life.journal.unsynced_bytes > 0, "nobody sees more when it is durable"
+    peer.produce(b"and again", qos=Qos.WRITE)
+    assert peer.fetched(peer.received(waiting)) == [b"and again"]
+    assert peer.life.journal.unsynced_bytes == 0
+
+
+@both
 def test_who_waits_longest_is_served_first_and_one_message_wakes_one(dialect):
     life = make_broker(partitions=1)
     peers = [life.peer(dialect=dialect).consumes() for _ in range(3)]

@@ -558,7 +558,9 @@ class Broker:
 
     def _may_sync_later(self, now: Now) -> bool:
         """Nobody waits for it, neither a producer nor a consumer: then a sync for more of them is cheaper for all."""
-        if self._waiters.has_sync or self.consuming.deadlines.waiting or self._choked or self.access.is_draining:
+        if self._waiters.has_sync or self._choked or self.access.is_draining:
+            return False
+        if self.consuming.deadlines.waiting and self._group.unsynced_messages:  # acks alone show nobody anything
             return False
         if self._group.journal.unsynced_bytes >= _LAZY_SYNC_BYTES:
             return False

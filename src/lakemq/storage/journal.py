@@ -28,6 +28,11 @@ class SyncTicket:
         self._disk = disk
         self._directory = directory
 
+    @property
+    def only_file(self) -> File | None:
+        """The file, if to sync it is all there is to do."""
+        return self._files[0] if len(self._files) == 1 and self._directory is None else None
+
     def run(self) -> None:
         """Block until it is durable; an OSError is final."""
         for file in self._files:

@@ -126,10 +126,18 @@ class RealFile(File):
         # Only the view holds the mapping, so it goes when the last slice of it does and close() need not know of it.
         return memoryview(mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ))
 
+    def fileno(self) -> int:
+        """The descriptor; OSError once it is closed, as for a sync."""
+        self._check_open()
+        return self._fd
+
     def sync(self) -> None:
+        self._check_open()
+        os.fdatasync(self._fd)
+
+    def _check_open(self) -> None:
         if self._fd < 0:  # Python would say ValueError here, which nobody takes for a failed sync
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
-        os.fdatasync(self._fd)
 
     def data_end(self) -> int:
         size, at = self.size(), 0
