@@ -5,7 +5,7 @@ import zlib
 
 import pytest
 
-from broker.fix_broker import DOCUMENTED, EIO, FULL, JOYQUEUE, TINY, block_of, make_broker, message_of
+from broker.fix_broker import DOCUMENTED, EIO, FULL, JOYQUEUE, TINY, BrokerLife, block_of, make_broker, message_of
 from lakemq.broker.events import AdminAsked
 from lakemq.compression import Compression
 from lakemq.envelope import pack
@@ -736,6 +736,80 @@ def test_where_an_app_stands_is_told_with_how_far_the_partition_goes(dialect):
         assert (
             peer.ask(FetchAckIndex((TopicPartitions("orders", (0,)),), "shop")).body.topics[0].partitions[0].index == 2
         )
+
+
+def where_commands(dialect):
+    """All requests that tell where an app stands, of those that a dialect has."""
+    wish = (TopicPartitions("orders", (0,)),)
+    own = [FetchAckIndex(wish, "shop"), FetchRange((TopicTimes("orders"),), "shop")] if dialect is DOCUMENTED else []
+    return [FetchIndex(wish, "shop"), *own]
+
+
+def told(answer):
+    """Where the app stands, or the code."""
+    if answer.status:
+        return -answer.status
+    (found,) = answer.body.topics[0].partitions
+    return found.ack_index if hasattr(found, "ack_index") else found.index
+
+
+def acks_and_asks(life, dialect):
+    """An ack, and questions where the app stands before its turn is over."""
+    peer = life.peer(dialect=dialect).consumes()
+    fill(peer, 3)
+    peer.fetch()
+    assert peer.ack([0]) == 0
+    life.sync()
+    peer.send(peer.ack_command([1]))
+    asked = [peer.send(command) for command in where_commands(dialect)]
+    return peer, asked
+
+
+@both
+def test_where_an_app_stands_is_told_when_it_is_written_and_survives_a_kill(dialect):
+    life = make_broker(partitions=1)
+    peer, asked = acks_and_asks(life, dialect)
+    assert [peer.received(one) for one in asked] == [None] * len(asked), "a kill would take it back"
+    life.engine.end_turn()
+    assert [told(peer.received(one)) for one in asked] == [2] * len(asked)
+    for command in where_commands(dialect):
+        assert told(peer.received(peer.send(command))) == 2, "nothing is under way: at once"
+    life.kill()
+    assert life.ack_index() == 2
+
+
+@both
+def test_F18_an_ack_that_was_refused_is_not_told_to_those_who_ask_where_the_app_stands(dialect):
+    life = make_broker(partitions=1)
+    peer, asked = acks_and_asks(life, dialect)
+    life.disk.fail("write", FULL, path_contains="journal/", wrote=0)
+    life.settle()
+    assert [told(peer.received(one)) for one in asked] == [1] * len(asked)
+    assert life.ack_index() == 1
+
+
+@both
+def test_F15_an_ack_that_was_not_written_before_a_failed_sync_is_not_told(dialect):
+    """The broker goes without a flush, so nothing is undone: who asked is told of the failure."""
+    life = make_broker(partitions=1)
+    peer, asked = acks_and_asks(life, dialect)
+    life.broker._fail("planned", life.engine.now())
+    assert [told(peer.received(one)) for one in asked] == [-91] * len(asked)
+
+
+@both
+def test_an_app_that_its_question_subscribes_is_told_where_it_stands_when_that_is_written(dialect):
+    life = BrokerLife(creates_missing=True)
+    peer = life.peer(dialect=dialect)
+    fill(peer, 3)
+    life.sync()
+    asked = peer.send(where_commands(dialect)[0])
+    assert peer.received(asked) is None
+    life.disk.fail("write", FULL, path_contains="journal/", wrote=0)
+    life.engine.end_turn()
+    assert told(peer.received(asked)) == -109, "made anew, and not written either"
+    life.settle()
+    assert peer.stand() == 0
 
 
 def test_a_range_says_where_a_moment_is():

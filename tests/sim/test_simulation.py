@@ -23,6 +23,7 @@ SEEDS_PER_BLOCK = 25
 BLOCKS = 20
 BROKEN_ONCE = (
     1380,  # I12: "failed", refused by the disk and said again, counted for the next attempt: the retry was lent anew
+    6178,  # I05: where an app stands was told from acks of a turn that was then not written
     20249,  # I07: an ack of a lease that began above the ack index was ignored, and the lease held the partition
     20544,  # I13: a dead letter that nobody read before retention came was taken for another message
     30410,  # I14: when an ack of a part was not written, the whole lease was given to others

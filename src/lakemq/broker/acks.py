@@ -1,14 +1,14 @@
 """Acks, and where an app stands: by message, by index, by time.
 
-An ack is a record in the journal and is answered once that is written. Whatever moves an app in a partition also
-decides what becomes of the lease on it.
+An ack is a record in the journal and is answered once that is written; whoever asks where an app stands is told of it
+no sooner. Whatever moves an app in a partition also decides what becomes of the lease on it.
 """
 
 from collections.abc import Callable
 from functools import partial
 
 from lakemq.broker.access import Access
-from lakemq.broker.answers import answer, code_of, encode
+from lakemq.broker.answers import answer, code_of, encode, refusal, send
 from lakemq.broker.config import BrokerConfig
 from lakemq.broker.consume import Consuming
 from lakemq.broker.events import Now
@@ -140,6 +140,9 @@ class Acking:
     ) -> None:
         """The next index the app will get, the oldest kept, and the end of what can be read."""
         connection.check_app(command.app, self._config.admin_app)
+        self._tell_written(connection, header, partial(self._found_indexes, connection, command, now), now)
+
+    def _found_indexes(self, connection: Connection, command: FetchIndex | FetchAckIndex, now: Now) -> Ack:
         entries = []
         for wish in command.topics:
             found = []
@@ -150,7 +153,7 @@ class Acking:
                     found.append(FoundIndex(partition, code=code_of(error)))
             entries.append(TopicFoundIndexes(wish.topic, tuple(found)))
         of = FetchIndexAck if isinstance(command, FetchIndex) else FetchAckIndexAck
-        answer(connection, header, of(tuple(entries)), now)
+        return of(tuple(entries))
 
     def _stand(self, name: str, app: str, partition: int, now: Now) -> FoundIndex:
         topic, subscription = self._access.subscription(name, app, now)
@@ -161,13 +164,16 @@ class Acking:
     def fetch_range(self, connection: Connection, header: Header, command: FetchRange, now: Now) -> None:
         """How far partitions reach, and which index a moment has."""
         connection.check_app(command.app, self._config.admin_app)
+        self._tell_written(connection, header, partial(self._found_ranges, connection, command, now), now)
+
+    def _found_ranges(self, connection: Connection, command: FetchRange, now: Now) -> FetchRangeAck:
         entries = []
         for wish in command.topics:
             try:
                 entries.append(self._ranges(connection, wish, command.app, now))
             except LakeMQError as error:
                 entries.append(TopicRanges(wish.topic, code=code_of(error)))
-        answer(connection, header, FetchRangeAck(tuple(entries)), now)
+        return FetchRangeAck(tuple(entries))
 
     def _ranges(self, connection: Connection, wish: TopicTimes, app: str, now: Now) -> TopicRanges:
         name = connection.full_topic(wish.topic)
@@ -183,6 +189,24 @@ class Acking:
             at = -1 if one.time_ms == NO_TIME else self._group.index_of_time(topic.number, one.partition, one.time_ms)
             found.append(PartitionRange(one.partition, stand.index, stand.left_index, stand.right_index, at))
         return TopicRanges(wish.topic, tuple(found))
+
+    def _tell_written(self, connection: Connection, header: Header, find: Callable[[], Ack], now: Now) -> None:
+        """Answer with what is found once it is written: else an app would fall back when its turn is not (I05)."""
+        found = encode(connection, header, find(), now, None)  # which may subscribe the app: that waits as well
+        end = self._ledger.unwritten_end
+        if end is None:
+            send(connection, found, now)
+            return
+
+        def look_again(error: LakeMQError) -> Buffers:
+            """The turn was taken back, and what it was taken back to can be told, if that is all there is now."""
+            if self._ledger.unwritten_end is None:
+                left = encode(connection, header, find(), now, None)
+                if self._ledger.unwritten_end is None:
+                    return left
+            return refusal(connection, header, error, now)
+
+        self._waiters.park(CommandReply(connection, end, found, look_again, waits_for_sync=False))
 
     # --- inside ----------------------------------------------------------------------------------------------------
 

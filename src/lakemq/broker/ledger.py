@@ -198,6 +198,7 @@ class Ledger:
         self.tracing.look(state.metadata)
         self._undo: list[tuple[int, Callable[[], object]]] = []  # by the end of what would be taken back
         self._once_written: list[tuple[int, Callable[[], object]]] = []  # by the end of what is waited for
+        self._undo_end = 0  # of all in `_undo`
 
     @property
     def metadata(self) -> Metadata:
@@ -208,6 +209,14 @@ class Ledger:
     def end_position(self) -> int:
         """Where the next record will be."""
         return self.group.journal.end_position
+
+    @property
+    def unwritten_end(self) -> int | None:
+        """Where all that is in force and may still be taken back ends; None if there is nothing of that kind.
+
+        It may lie behind `end_position`: a turn that could not be written before a new segment is undone by its flush.
+        """
+        return self._undo_end if self._undo else None
 
     def stand(self, topic: int, partition: int, subscription: int) -> Stand:
         """Where an app is: within what can be read, though it may have begun behind messages that are not durable."""
@@ -275,6 +284,8 @@ class Ledger:
     def undo_with(self, end_position: int, undo: Callable[[], object]) -> None:
         """What to do if the record that ends there is not written after all."""
         self._undo.append((end_position, undo))
+        if end_position > self._undo_end:
+            self._undo_end = end_position
 
     def do_once_written(self, end_position: int, act: Callable[[], object]) -> None:
         """What to do when the record that ends there is written; nothing if it never is."""
@@ -293,6 +304,7 @@ class Ledger:
                 if end_position > written:
                     undo()
         self._undo.clear()
+        self._undo_end = 0
         for end_position, act in self._once_written:  # a part of the turn may be there even if not all of it is
             if end_position <= written:
                 act()
