@@ -23,6 +23,7 @@ SEEDS_PER_BLOCK = 25
 BLOCKS = 20
 BROKEN_ONCE = (
     1380,  # I12: "failed", refused by the disk and said again, counted for the next attempt: the retry was lent anew
+    6041,  # I16, the check's fault: an ack behind a failure came to nothing, and a filter did with the message
     6178,  # I05: where an app stands was told from acks of a turn that was then not written
     20249,  # I07: an ack of a lease that began above the ack index was ignored, and the lease held the partition
     20544,  # I13: a dead letter that nobody read before retention came was taken for another message
