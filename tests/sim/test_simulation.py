@@ -25,6 +25,7 @@ BROKEN_ONCE = (
     1380,  # I12: "failed", refused by the disk and said again, counted for the next attempt: the retry was lent anew
     6041,  # I16, the check's fault: an ack behind a failure came to nothing, and a filter did with the message
     6178,  # I05: where an app stands was told from acks of a turn that was then not written
+    6543,  # I04, the check's fault: a dead letter whose app was gone is copied to its topic, as operators are told
     20249,  # I07: an ack of a lease that began above the ack index was ignored, and the lease held the partition
     20544,  # I13: a dead letter that nobody read before retention came was taken for another message
     30410,  # I14: when an ack of a part was not written, the whole lease was given to others

@@ -5,7 +5,7 @@ import pytest
 from lakemq.delivery.settlement import DeadLetter
 from lakemq.message import Qos
 from lakemq.testing.facts import Delivered, Said
-from lakemq.testing.history import CarrierOf, History, ViolationError, outcome_of
+from lakemq.testing.history import CarrierOf, History, Origin, Resend, ViolationError, outcome_of
 from lakemq.testing.invariants import FinalState, PartitionRead, check
 from lakemq.testing.transacted import COMMITTED, ROLLED_BACK, Transacted
 
@@ -151,6 +151,66 @@ def test_I04_an_id_is_stored_once_however_often_it_is_sent(story):
     with broken("I04"):
         story.check(one, one)
     story.check(one, one, forgets_uniq_ids=True)
+
+
+def resend(story, outcome, *, number=1, copy_index=None):
+    """The dead letter of message 0, and where its copy is."""
+    origin = Origin("t/0/0", f"LAKEMQ_DEAD_{number}")
+    story.history.resends.append(Resend(("t", 0), 0, origin, outcome))
+    if copy_index is not None:
+        story.history.copies["t", 0, copy_index] = origin
+
+
+@pytest.mark.parametrize("outcome", ["topic", "unknown"])
+def test_I04_a_dead_letter_that_an_operator_sent_to_its_topic_is_there_once_more(story, outcome):
+    one, other = story.send(index=0), story.send(index=1)
+    resend(story, outcome, copy_index=2)
+    story.check(one, other, one)
+
+
+@pytest.mark.parametrize("outcome", ["app", "failed"])
+def test_I04_a_copy_of_a_dead_letter_that_did_not_go_to_its_topic(story, outcome):
+    one = story.send(index=0)
+    resend(story, outcome, copy_index=1)
+    with broken("I04"):
+        story.check(one, one)
+
+
+def test_I04_a_resend_excuses_no_copy_but_its_own(story):
+    one = story.send(index=0)
+    resend(story, "topic", copy_index=2)
+    with broken("I04"):  # the one between says nothing of an operator
+        story.check(one, one, one)
+
+
+def test_I04_a_dead_letter_is_copied_once_however_often_it_is_resent(story):
+    one = story.send(index=0)
+    resend(story, "unknown", copy_index=1)
+    resend(story, "topic", copy_index=2)
+    with broken("I04"):
+        story.check(one, one, one)
+    story.check(one, one, one, forgets_uniq_ids=True)
+
+
+def test_I04_each_dead_letter_of_a_message_may_be_copied(story):
+    one = story.send(index=0)
+    resend(story, "topic", number=1, copy_index=1)
+    resend(story, "topic", number=2, copy_index=2)
+    story.check(one, one, one)
+
+
+def test_I01_a_dead_letter_that_went_to_its_topic_is_lost(story):
+    one = story.send(index=0)
+    resend(story, "topic")
+    with broken("I01"):
+        story.check(one)
+
+
+def test_I03_a_copy_holds_another_message_than_its_dead_letter(story):
+    one, other = story.send(index=0), story.send(index=1)
+    resend(story, "topic", copy_index=2)
+    with broken("I03"):
+        story.check(one, other, other)
 
 
 def test_I09_what_was_read_is_gone(story):

@@ -11,11 +11,13 @@ from typing import Any
 
 from lakemq.attributes import decode_attributes
 from lakemq.broker.references import ATTEMPT, ORIGIN_INDEX, ORIGIN_PARTITION
+from lakemq.broker.resending import RESENT
 from lakemq.clock import Clock
+from lakemq.delivery.uniq import UNIQ_ID
 from lakemq.envelope import open_fields
 from lakemq.message import BatchMessage, Message
 from lakemq.record import BATCH_BIT, COMPRESSED_BIT, Buffer, MessageFields, read_fields
-from lakemq.testing.history import Delivered, History, ViolationError, violate
+from lakemq.testing.history import Delivered, History, Origin, ViolationError, violate
 from lakemq.testing.net import At, Link, Network, Weather
 from lakemq.wire.commands import Ack, Command, decode_response, encode_request
 from lakemq.wire.consume import RETRY_PARTITION
@@ -269,7 +271,9 @@ class Client:
             history.stored_ms = fields.send_time_ms + fields.store_time_ms
             if partition == RETRY_PARTITION:
                 found.append(self._open_retry(topic, fields))
-            elif fields.system_code & (BATCH_BIT | COMPRESSED_BIT):
+                continue
+            self._note_copy(topic, fields)
+            if fields.system_code & (BATCH_BIT | COMPRESSED_BIT):
                 opened = open_fields(fields)
                 each = opened.messages() if isinstance(opened, BatchMessage) else [opened]
                 members = [history.body_of(topic, partition, one.index, one.body, self.left_ms) for one in each]
@@ -277,6 +281,13 @@ class Client:
             else:
                 found.append(history.body_of(topic, partition, fields.index, fields.body, self.left_ms))
         return partition if partition is not None else -1, found
+
+    def _note_copy(self, topic: str, fields: MessageFields) -> None:
+        """A message that an operator sent once more says of which it is a copy."""
+        if RESENT.encode() in fields.attributes:
+            said = decode_attributes(fields.attributes)
+            origin = Origin(said[RESENT], said.get(UNIQ_ID, ""))
+            self.stage.history.copies[topic, fields.partition, fields.index] = origin
 
     def _open_retry(self, topic: str, fields: MessageFields) -> Delivered:
         """A message that is tried again says where it comes from."""

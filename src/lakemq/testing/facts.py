@@ -61,6 +61,23 @@ class Send:
     transaction: int = -1  # the number of the one it is part of
 
 
+class Origin(NamedTuple):
+    """Of which dead letter a message is a copy, by what the copy says."""
+
+    place: str  # topic/partition/index of the original
+    uniq_id: str  # made of the dead letter's id
+
+
+@dataclass(slots=True)
+class Resend:
+    """An operator's wish to have a dead letter tried once more."""
+
+    key: PartitionKey
+    index: int
+    origin: Origin  # what a copy will say, if one goes to the topic
+    outcome: str = "unknown"  # until told otherwise: app, topic, failed, unknown
+
+
 @dataclass(frozen=True, slots=True)
 class Delivered:
     """One message as it was handed out, of a batch one of its members; a retry as the message that it is."""

@@ -13,8 +13,10 @@ from lakemq.testing.facts import (
     Asked,
     CarrierOf,
     Delivered,
+    Origin,
     PartitionKey,
     Payload,
+    Resend,
     Said,
     Send,
     ViolationError,
@@ -31,7 +33,9 @@ __all__ = [
     "CarrierOf",
     "Delivered",
     "History",
+    "Origin",
     "PartitionKey",
+    "Resend",
     "Said",
     "Send",
     "ViolationError",
@@ -47,6 +51,8 @@ class History(Deliveries):
         super().__init__()
         self.sends: list[Send] = []
         self.transactions: list[Transacted] = []
+        self.resends: list[Resend] = []
+        self.copies: dict[tuple[str, int, int], Origin] = {}  # by topic, partition and index: sent by an operator
         self.delayed: dict[int, Send] = {}  # by payload
         self.cancelled: set[int] = set()  # payloads that an operator may have cancelled
         self.surely_cancelled: dict[int, int] = {}  # and was told so, when

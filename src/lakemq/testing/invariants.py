@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from lakemq.delivery.settlement import DeadLetter
 from lakemq.message import Qos
-from lakemq.testing.history import AppKey, History, PartitionKey, Send, violate
+from lakemq.testing.history import AppKey, History, Origin, PartitionKey, Send, violate
 
+_MAY_COPY = ("topic", "unknown")  # outcomes of a resend that may have left a copy
 _MEMORY_MS = 1000  # what was taken longer ago than this is written, if nothing broke meanwhile
 
 
@@ -40,11 +41,12 @@ class FinalState:
 
 def check(history: History, final: FinalState) -> None:
     """All of them; ViolationError for the first that does not hold."""
-    places = _places(final)
+    places = _places(history, final)
     _check_acked(history, final, places)
     _check_seen(history, final)
     _check_origin(history, final)
     _check_copies(history, final, places)
+    _check_resent(history, final)
     _check_transactions(history, final, places)
     _check_cancelled(history, places)
     _check_order(history, final)
@@ -56,12 +58,13 @@ def check(history: History, final: FinalState) -> None:
 Places = dict[int, list[tuple[int, int]]]
 
 
-def _places(final: FinalState) -> Places:
-    """Where each payload is: partition and index."""
+def _places(history: History, final: FinalState) -> Places:
+    """Where each payload is: partition and index. Copies that an operator had made stand for nobody's send."""
     places: Places = {}
-    for (_, partition), read in final.partitions.items():
+    for (topic, partition), read in final.partitions.items():
         for index, payload in enumerate(read.payloads, read.first_index):
-            places.setdefault(payload, []).append((partition, index))
+            if (topic, partition, index) not in history.copies:
+                places.setdefault(payload, []).append((partition, index))
     return places
 
 
@@ -173,6 +176,34 @@ def _check_copies(history: History, final: FinalState, places: Places) -> None:
             violate("I04", f"message {payload} is at {found}; sent {attempts[payload]} times, {allowed} may be there")
 
 
+def _check_resent(history: History, final: FinalState) -> None:
+    """A copy of a dead letter is there once, if an operator sent it to its topic, and says of which it is one."""
+    copies = _copies(history, final)
+    wishes = Counter(one.origin for one in history.resends if one.outcome in _MAY_COPY)
+    for origin, payloads in copies.items():
+        allowed = wishes[origin] if final.forgets_uniq_ids else min(wishes[origin], 1)
+        if len(payloads) > allowed:
+            violate("I04", f"messages {payloads} are copies of {origin}; {allowed} may be there")
+    for one in history.resends:
+        topic, payloads = one.key[0], copies.get(one.origin, [])
+        if one.outcome == "topic" and not (payloads or topic in history.dropped or _may_be_retained(final, topic)):
+            violate("I01", f"a dead letter went to its topic, and is not there: {one}")
+        original = history.seen.get(one.key, {}).get(one.index)
+        if original is not None and any(payload != original for payload in payloads):
+            violate("I03", f"messages {payloads} are there as copies of {original}: {one}")
+
+
+def _copies(history: History, final: FinalState) -> dict[Origin, list[int]]:
+    """What is there of each dead letter that went to its topic."""
+    copies: dict[Origin, list[int]] = {}
+    for (topic, partition), read in final.partitions.items():
+        for index, payload in enumerate(read.payloads, read.first_index):
+            origin = history.copies.get((topic, partition, index))
+            if origin is not None:
+                copies.setdefault(origin, []).append(payload)
+    return copies
+
+
 # --- I11, delays -----------------------------------------------------------------------------------------------------
 
 
@@ -211,9 +242,9 @@ def _check_order(history: History, final: FinalState) -> None:
             apart.update(one for carrier in send.carriers for one in carrier.ids)
     for key, read in final.partitions.items():
         last: dict[str, int] = {}
-        for number in read.payloads:
+        for index, number in enumerate(read.payloads, read.first_index):
             producer = history.payloads[number].producer
-            if tries[number] > 1 or number in apart:
+            if tries[number] > 1 or number in apart or (*key, index) in history.copies:
                 continue
             before = last.get(producer)
             if before is not None and order[before] > order[number]:

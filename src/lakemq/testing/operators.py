@@ -5,16 +5,18 @@ from itertools import count
 from random import Random
 from typing import Any
 
+from lakemq.broker.dead_lettering import RESENT_TO_APP
 from lakemq.broker.events import AdminAsked
 from lakemq.errors import LakeMQError
 from lakemq.testing.actor import Stage, TopicFacts, bodies_of
-from lakemq.testing.history import AppKey, violate
+from lakemq.testing.history import AppKey, Origin, Resend, violate
 from lakemq.testing.host import Host
 
 LATE_APPS = ("late0", "late1")  # those that subscribe while all goes on
 _MORE_PARTITIONS = 4  # at the most that a topic may have got meanwhile
 
 Said = Callable[[bool], None]
+Answered = Callable[[Any, LakeMQError | None], None]
 
 
 class Operators:
@@ -41,6 +43,7 @@ class Operators:
         self._paused: set[tuple[str, str]] = set()
         self._closed: set[str] = set()
         self._limited: set[str] = set()
+        self._unsubscribed: set[tuple[str, str]] = set()  # at some time, or perhaps
         self.grown: set[str] = set()
         self.kinds: dict[str, Callable[[], None]] = {
             "create topic": self._create_topic,
@@ -65,6 +68,12 @@ class Operators:
         lost: Callable[[], None] | None = None,
     ) -> None:
         """Ask the broker; `then` is told whether it was done, `lost` that nobody knows."""
+        self._ask(action, arguments, lambda _, error: then(error is None) if then is not None else None, lost)
+
+    def _ask(
+        self, action: str, arguments: Mapping[str, Any], then: Answered, lost: Callable[[], None] | None = None
+    ) -> None:
+        """The same; `then` gets the answer itself."""
         number = next(self._numbers)
         told: list[bool] = []
 
@@ -74,8 +83,7 @@ class Operators:
                 violate("answers", f"an operator was answered twice: {action} {arguments}")
             told.append(error is None)
             self._stage.history.counts[f"admin {action}" if error is None else f"admin refused {action}"] += 1
-            if then is not None:
-                then(error is None)
+            then(result, error)
 
         self._host.asks[number] = lost if lost is not None else _nothing
         self._host.act("admin", lambda engine: engine.handle(AdminAsked(action, dict(arguments), answer)))
@@ -227,6 +235,7 @@ class Operators:
             return
         topic, app = pair
         over = self._begin_seek(topic, app)
+        self._unsubscribed.add(pair)
 
         def again(is_done: bool) -> None:
             policy = self._policy(topic, app, self._stage.topics[topic].is_ordered)
@@ -285,14 +294,28 @@ class Operators:
         self.ask("cancel_delay", {"id": row["id"], "by": "sim"}, cancelled)
 
     def _resend_dead(self) -> None:
-        """A dead letter goes to its app once more."""
+        """A dead letter goes to its app once more; as a copy to its topic if the app is not there just now."""
         engine, history = self._host.engine, self._stage.history
         rows = list(engine.broker.ledger.state.dead_letters.rows()) if engine is not None else []
         if not rows:
             return
         row = self._rng.choice(rows)
         history.may_resend((row.topic_name, row.app, row.partition), row.message_index)
-        self.ask("resend_dead", {"id": row.id, "by": "sim"})
+        origin = Origin(f"{row.topic_name}/{row.partition}/{row.message_index}", f"LAKEMQ_DEAD_{row.id}")
+        resend = Resend((row.topic_name, row.partition), row.message_index, origin)
+        history.resends.append(resend)
+
+        def answered(result: Any, error: LakeMQError | None) -> None:
+            if error is not None:
+                resend.outcome = "unknown" if error.maybe_written else "failed"
+                return
+            resend.outcome = "app" if result["outcome"] == RESENT_TO_APP else "topic"
+            history.counts[f"resent to {resend.outcome}"] += 1
+            may_be_gone = (row.topic_name, row.app) in self._unsubscribed or row.topic_name in history.dropped
+            if resend.outcome == "topic" and not may_be_gone:
+                violate("I04", f"{row} went to all of its topic, and its app was there all the time: {result}")
+
+        self._ask("resend_dead", {"id": row.id, "by": "sim"}, answered)
 
     def _retry_now(self) -> None:
         """All that wait to be tried again are tried at once."""
