@@ -184,6 +184,19 @@ def test_a_member_of_a_batch_that_failed_comes_again():
     assert peer.fetch() == [b"1"]
 
 
+def test_a_dead_member_comes_along_with_its_batch_and_is_not_tried_again():
+    life, peer = shop(keys="ab", bodies=[(b"x", b"y", b"z"), b"1"], retry_times=2)
+    for _ in range(2):
+        assert len(peer.fetch(count=1)) == 3
+        assert settle(peer, i0=RETRY, i1=RETRY) == {0}
+        life.pass_ms(PAUSE_MS)
+    assert (life.ack_index(), len(life.broker.ledger.state.dead_letters)) == (1, 1)
+    assert len(peer.fetch(count=1)) == 3, "batches come whole"
+    assert settle(peer, i0=RETRY, i1=DONE, i2=DONE) == {0}, "what is said of the dead one changes nothing"
+    assert (life.ack_index(), len(life.broker.ledger.state.dead_letters)) == (3, 1)
+    assert peer.fetch() == [b"1"]
+
+
 def test_what_waits_is_not_forgotten_by_a_restart():
     life, peer = shop(keys="abc", prefetch=2)
     assert peer.fetch(count=1) == [b"0"]

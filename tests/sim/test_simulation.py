@@ -23,6 +23,7 @@ SEEDS_PER_BLOCK = 25
 BLOCKS = 20
 BROKEN_ONCE = (
     1380,  # I12: "failed", refused by the disk and said again, counted for the next attempt: the retry was lent anew
+    5546,  # I12, the check's fault: a dead letter that came along with its batch was taken for an early attempt
     6041,  # I16, the check's fault: an ack behind a failure came to nothing, and a filter did with the message
     6178,  # I05: where an app stands was told from acks of a turn that was then not written
     6543,  # I04, the check's fault: a dead letter whose app was gone is copied to its topic, as operators are told

@@ -312,6 +312,18 @@ def test_I06_in_order_one_that_failed_often_enough_is_passed(story):
     told(story, 1)
 
 
+@pytest.mark.parametrize(("error_times", "may_pass"), [(0, False), (1, True)])
+def test_I06_in_order_a_lease_that_ran_out_is_an_attempt_only_if_the_policy_says_so(story, error_times, may_pass):
+    serve(story, is_sequential=True, retry_times=2, error_times=error_times)
+    lend(story, 1, 10)
+    ack(story, 0, outcome=1)
+    if may_pass:
+        told(story, 1)
+    else:
+        with broken("I06"):
+            told(story, 1)
+
+
 def test_I06_one_that_a_filter_leaves_out_is_passed(story):
     serve(story, filter="red")
     number, story.bodies[0] = story.history.make_payload("p", "t", "k", b"", {"TAGS": "blue"})
@@ -441,6 +453,64 @@ def test_I12_a_message_that_others_wait_for_before_its_time(story):
     story.history.stuck(KEY, asked, said, 20, 25)
     with broken("I12"):
         lend(story, 2, 119)
+
+
+def lend_batch(story, at_ms):
+    """Messages 0, 1 and 2, which came in one carrier."""
+    while len(story.history.payloads) < 3:
+        story.history.make_payload("p", "t", "k", b"")
+    found = [Delivered(index, index, 0, index, 0) for index in range(3)]
+    story.history.lent(KEY, at_ms, found, at_ms, 5, is_over=False, now_ms=at_ms)
+
+
+def fail(story, at_ms):
+    """Message 0 surely failed."""
+    one = Said(Delivered(0, 0, 0, 0, 0), 1)
+    asked = story.history.ask(KEY)
+    story.history.say(KEY, [one], at_ms)
+    story.history.stuck(KEY, asked, one, at_ms, at_ms)
+
+
+def test_I12_a_dead_letter_comes_along_with_its_batch(story):
+    serve(story, is_sequential=True, retry_first_ms=100, retry_times=2, error_times=0)
+    lend_batch(story, 10)
+    fail(story, 20)
+    with broken("I12"):  # it has one attempt more
+        lend_batch(story, 119)
+    lend_batch(story, 120)
+    fail(story, 130)
+    lend_batch(story, 140)
+
+
+def test_I12_a_dead_letter_comes_along_only_for_another_of_its_batch(story):
+    serve(story, is_sequential=True, retry_times=1, error_times=0)
+    lend_batch(story, 10)
+    fail(story, 20)
+    ack(story, 1)
+    acked(story, 0, 1)
+    lend_batch(story, 30)
+    acked(story, 2)
+    with broken("I12"):
+        lend_batch(story, 40)
+
+
+def test_I12_a_dead_letter_does_not_come_alone_however_late(story):
+    serve(story, is_sequential=True, retry_first_ms=1, retry_times=1)
+    lend(story, 1, 10)
+    fail(story, 20)
+    with broken("I12"):
+        lend(story, 2, 1_000_000)
+
+
+def test_I12_the_pause_grows_with_what_surely_failed(story):
+    serve(story, is_sequential=True, retry_first_ms=100, retry_factor=3, retry_times=5)
+    lend(story, 1, 10, lease_ms=5)
+    fail(story, 20)
+    lend(story, 1, 120, lease_ms=5)
+    fail(story, 130)
+    with broken("I12"):
+        lend(story, 1, 429, lease_ms=5)
+    lend(story, 1, 430, lease_ms=5)
 
 
 def test_I12_a_delay_before_its_time(story):

@@ -119,8 +119,9 @@ class Deliveries:
             epoch, until_ms, told_ms = standing.stuck_until.get(one.index, (-1, 0, 0))
             if left_ms is None or epoch != standing.epoch or left_ms < told_ms:
                 continue
-            if self.guarded(left_ms) < until_ms:
-                violate("I12", f"{key}: {one} failed, and came again {until_ms - self.guarded(left_ms)} ms early")
+            if self.guarded(left_ms) < until_ms and not self._comes_along(key, one, found):
+                early = f"{until_ms - self.guarded(left_ms)} ms early" if until_ms < NEVER_MS else "after its last time"
+                violate("I12", f"{key}: {one} failed, and came again {early}")
         if standing.seeks_open:
             return
         if rules.is_strict:
@@ -131,6 +132,14 @@ class Deliveries:
             standing.ordered_to = max(standing.ordered_to, found[0].index)
         elif rules.is_keyed:
             self._check_key_order(key, found)
+
+    def _comes_along(self, key: AppKey, one: Delivered, found: list[Delivered]) -> bool:
+        """Whether it may be done with, and is here for its batch, which comes whole while any of it is not."""
+        standing = self.standing(key)
+        if not standing.may_pass(one.index, self.rules_of(key[0], key[1])):
+            return False
+        others = [other.index for other in found if other.carrier == one.carrier and other.index != one.index]
+        return any(not standing.is_done(index) for index in others)
 
     def _check_key_order(self, key: AppKey, found: list[Delivered]) -> None:
         standing = self.standing(key)
@@ -184,12 +193,16 @@ class Deliveries:
             self._due_by(key, one, self.guarded(now_ms) + pause_ms, is_said=True)
 
     def stuck(self, key: AppKey, asked: Asked, said: Said, sent_ms: int, now_ms: int) -> None:
-        """It surely failed, and others wait for it: it may not come again before its pause is over."""
-        standing, rules = self.standing(key), self.rules_of(key[0], key[1])
-        pause_ms = said.after_ms if said.after_ms >= 0 else rules.pause_ms(1)
-        if standing.epoch == asked.epoch:
-            standing.stuck_until[said.one.index] = standing.epoch, self.guarded(sent_ms) + pause_ms, now_ms
-            self.counts["stuck"] += 1
+        """It surely failed, and others wait for it: it may not come again before its pause is over, or at all."""
+        standing, rules, index = self.standing(key), self.rules_of(key[0], key[1]), said.one.index
+        if standing.epoch != asked.epoch:
+            return
+        standing.sure_failures[index] += 1
+        attempts = standing.sure_failures[index]  # or more
+        pause_ms = said.after_ms if said.after_ms >= 0 else rules.pause_ms(attempts)
+        until_ms = self.guarded(sent_ms) + pause_ms if attempts < rules.policy.retry_times else NEVER_MS
+        standing.stuck_until[index] = standing.epoch, until_ms, now_ms
+        self.counts["stuck"] += 1
 
     # --- leases that may be over ---------------------------------------------------------------------------------
 

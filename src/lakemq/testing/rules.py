@@ -48,6 +48,11 @@ class Rules:
         """Whether messages of one key come in order, several keys at a time."""
         return self.keeps_order and self.policy.is_concurrent
 
+    @property
+    def counts_leases(self) -> bool:
+        """Whether a lease that runs out may be an attempt: of a retry always, of others by the policy."""
+        return not self.keeps_order or (self.policy.is_retry and self.policy.error_times > 0)
+
     def pause_ms(self, failures: int) -> int:
         """How long the policy waits after so many failures."""
         policy = self.policy

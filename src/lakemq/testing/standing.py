@@ -58,6 +58,7 @@ class Standing:
     done_ms: dict[int, int] = field(default_factory=dict)  # guarded time since when one surely needs nothing more
     lends: Counter[int] = field(default_factory=Counter)  # how often each was handed out
     failures: Counter[int] = field(default_factory=Counter)  # how often a consumer said that it failed
+    sure_failures: Counter[int] = field(default_factory=Counter)  # how often that surely counted, in this epoch
     asked_dead: set[int] = field(default_factory=set)
     stuck_until: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # epoch, guarded time, known since
     ordered_to: int = 0  # where order is strict: all below is done with
@@ -69,7 +70,7 @@ class Standing:
 
     def may_be_dead(self, index: int, rules: Rules) -> bool:
         """Whether it was tried often enough, or somebody wanted it."""
-        tries = self.lends[index] + self.failures[index]
+        tries = self.failures[index] + (self.lends[index] if rules.counts_leases else 0)
         return index in self.asked_dead or (tries > 0 and tries >= rules.policy.retry_times)
 
     def may_be_moved(self, index: int, rules: Rules) -> bool:
@@ -82,6 +83,10 @@ class Standing:
     def may_pass(self, index: int, rules: Rules) -> bool:
         """Whether the app may be past it: acked, to be tried again, or dead."""
         return index in self.acked or self.may_be_moved(index, rules) or self.may_be_dead(index, rules)
+
+    def is_done(self, index: int) -> bool:
+        """Whether it is surely done with."""
+        return index < self.floor or index in self.done
 
     def acks_taken(self, indexes: Iterable[int]) -> None:
         """These are done with; the index is behind all that are."""
@@ -103,6 +108,7 @@ class Standing:
         self.floor = min(self.floor, floor)
         self.done.clear()
         self.done_ms.clear()
+        self.sure_failures.clear()
 
     # --- who has what ------------------------------------------------------------------------------------------
 
