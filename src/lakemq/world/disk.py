@@ -160,6 +160,7 @@ class RealFile(File):
         os.ftruncate(self._fd, size)
 
     def preallocate(self, size: int) -> None:
+        self._check_open()
         if size:  # the system calls a length of zero an error
             os.posix_fallocate(self._fd, 0, size)
 
