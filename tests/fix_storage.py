@@ -75,7 +75,7 @@ class Engine:
     def __init__(self, disk=None, config=TINY):
         self.disk = disk or SimDisk()
         self.config = config
-        self.oracle = Oracle()
+        self.oracle = Oracle(config.visible_after)
         self.now_ms, self.term = 1_000_000, 1
         self.open()
 

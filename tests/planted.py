@@ -428,9 +428,10 @@ def visible_at_write(patch: Patch) -> None:
     flush = PartitionGroup.flush
 
     def flush_and_show(self):
-        flush(self)
+        changed = flush(self)
         for one in self._unsynced:
             one.entries.visible_index = one.next_index
+        return changed
 
     patch.setattr(PartitionGroup, "flush", flush_and_show)
 

@@ -20,7 +20,7 @@ from lakemq.delivery.delays import DelayLimits
 from lakemq.delivery.transactions import TransactionLimits
 from lakemq.errors import BadParameterError, LakeMQError
 from lakemq.names import app_name
-from lakemq.storage.config import StorageConfig
+from lakemq.storage.config import VISIBLE_AFTER, StorageConfig
 from lakemq.storage.retention import RetentionPolicy
 from lakemq.storage.sync_policy import SyncPolicy
 
@@ -103,7 +103,12 @@ SECTIONS: dict[str, tuple[type, ...]] = {
 _NO_KEYS = {"retention", "limits", "delays", "transactions", "archive", "sync_policy", "group_ids", "owns_metadata"}
 _NO_KEYS |= {"cluster_id"}  # drawn at the first start
 _SECRETS = {"admin.token"}
-_CHOICES = {"log.format": LOG_FORMATS, "log.level": LOG_LEVELS, "broker.assignor": (ASSIGNOR,)}
+_CHOICES = {
+    "log.format": LOG_FORMATS,
+    "log.level": LOG_LEVELS,
+    "broker.assignor": (ASSIGNOR,),
+    "storage.visible_after": VISIBLE_AFTER,
+}
 _RANGES = {
     "server.port": (0, 65535),
     "admin.port": (0, 65535),

@@ -18,7 +18,7 @@ from lakemq.envelope import pack
 from lakemq.errors import DiskIOError, ReadError, ServiceUnavailableError, WriteError
 from lakemq.message import BatchItem, BatchMessage, Message
 from lakemq.record import scan
-from lakemq.storage.config import StorageConfig
+from lakemq.storage.config import VISIBLE_AFTER, StorageConfig
 from lakemq.storage.journal import SyncTicket
 from lakemq.storage.journal_record import RecordType
 from lakemq.storage.partition_group import PartitionGroup
@@ -51,6 +51,7 @@ def draw_config(rng: Random) -> StorageConfig:
         open_segments_max=rng.choice((1, 3)),
         open_index_files_max=rng.choice((1, 4)),
         maps_segments=rng.random() < 0.5,
+        visible_after=rng.choice(VISIBLE_AFTER),
     )
 
 
@@ -62,7 +63,7 @@ class Store:
         self.config = config or draw_config(self.rng)
         self.has_faults = has_faults
         self.disk = SimDisk()
-        self.oracle = Oracle()
+        self.oracle = Oracle(self.config.visible_after)
         self.group: PartitionGroup | None = None
         self.term, self.now_ms, self.body_number = 1, 1_000_000, 0
         self.state_count = 0

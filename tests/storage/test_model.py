@@ -11,6 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from fix_disk import put
 from fix_storage import TINY, A, B, C
 from lakemq.errors import IndexOutOfRangeError, ServiceUnavailableError
+from lakemq.storage.config import VISIBLE_AFTER
 from lakemq.storage.journal_record import RecordType
 from lakemq.storage.retention import RetentionPolicy
 from lakemq.testing.crash import MODES
@@ -41,8 +42,18 @@ class StorageModel(RuleBasedStateMachine):
         maps_segments=st.booleans(),
         checkpoint_bytes=st.sampled_from((500, 6000)),
         padding_bytes=st.sampled_from((0, 40, 600)),
+        visible_after=st.sampled_from(VISIBLE_AFTER),
     )
-    def begin(self, entries_per_file, pending_count, segment_bytes, maps_segments, checkpoint_bytes, padding_bytes):
+    def begin(
+        self,
+        entries_per_file,
+        pending_count,
+        segment_bytes,
+        maps_segments,
+        checkpoint_bytes,
+        padding_bytes,
+        visible_after,
+    ):
         self.engine = FoldEngine(
             padding_bytes=padding_bytes if segment_bytes > 3 else 0,
             config=dataclasses.replace(
@@ -51,6 +62,7 @@ class StorageModel(RuleBasedStateMachine):
                 entries_per_file=entries_per_file,
                 index_pending_bytes_max=pending_count * 48,
                 maps_segments=maps_segments,
+                visible_after=visible_after,
                 checkpoint_bytes=checkpoint_bytes,
             ),
         )

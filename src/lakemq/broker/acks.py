@@ -158,8 +158,9 @@ class Acking:
     def _stand(self, name: str, app: str, partition: int, now: Now) -> FoundIndex:
         topic, subscription = self._access.subscription(name, app, now)
         self._consuming.check_leads(topic, partition)
-        first, index, visible = self._ledger.stand(topic.number, partition, subscription.number)
-        return FoundIndex(partition, index, 0, first, visible)
+        first, index, _ = self._ledger.stand(topic.number, partition, subscription.number)
+        # Those who ask keep the end they are told (the archive, a stream of Spark), and go on from there.
+        return FoundIndex(partition, index, 0, first, self._group.synced_index(topic.number, partition))
 
     def fetch_range(self, connection: Connection, header: Header, command: FetchRange, now: Now) -> None:
         """How far partitions reach, and which index a moment has."""
@@ -186,7 +187,9 @@ class Acking:
             except LakeMQError as error:
                 found.append(PartitionRange(one.partition, code=code_of(error)))
                 continue
-            at = -1 if one.time_ms == NO_TIME else self._group.index_of_time(topic.number, one.partition, one.time_ms)
+            at = -1
+            if one.time_ms != NO_TIME:
+                at = min(self._group.index_of_time(topic.number, one.partition, one.time_ms), stand.right_index)
             found.append(PartitionRange(one.partition, stand.index, stand.left_index, stand.right_index, at))
         return TopicRanges(wish.topic, tuple(found))
 

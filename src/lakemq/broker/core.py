@@ -512,9 +512,11 @@ class Broker:
 
     def _turn_ended(self, event: TurnEnded, now: Now) -> None:
         self.archiving.turn_ends(now)
-        if self.needs_turn:
-            self._write(now)
+        shown = self._write(now) if self.needs_turn else None
         self.ledger.tracing.turn_ended(self._group.journal.written_position, now)
+        if shown is not None:  # what they lead to is of the next turn, its events too
+            self.consuming.turn_written(now)
+            self.consuming.made_visible(shown, now)
         if self.ledger.metadata.version != self._seen_version:
             self._seen_version = self.ledger.metadata.version
             self.consuming.refresh(now)
@@ -523,10 +525,12 @@ class Broker:
             self._ask_for_checkpoint()
             self._let_breathe(now)
 
-    def _write(self, now: Now) -> None:
+    def _write(self, now: Now) -> list[tuple[int, int]] | None:
+        """Write the turn: what can be seen now. None if the broker cannot go on."""
         failure: LakeMQError | None = None
+        shown: list[tuple[int, int]] = []
         try:
-            self.ledger.flush()
+            shown = self.ledger.flush()
         except LakeMQError as error:
             failure = error
             self._world.note("error", f"the journal could not be written: {error}")
@@ -539,8 +543,8 @@ class Broker:
             self._refuse(reply, failure or DiskIOError("the journal did not take it"), now)
         if journal.failure is not None:
             self._fail(journal.failure, now)
-        else:
-            self.consuming.turn_written(now)
+            return None
+        return shown
 
     def _forget_undone(self, now: Now) -> None:
         """Metadata may have gone back, and its numbers and versions will come again with another meaning."""
@@ -560,7 +564,8 @@ class Broker:
         """Nobody waits for it, neither a producer nor a consumer: then a sync for more of them is cheaper for all."""
         if self._waiters.has_sync or self._choked or self.access.is_draining:
             return False
-        if self.consuming.deadlines.waiting and self._group.unsynced_messages:  # acks alone show nobody anything
+        is_seen_later = self.consuming.deadlines.waiting and not self._group.shows_written
+        if is_seen_later and self._group.unsynced_messages:  # acks alone show nobody anything
             return False
         if self._group.journal.unsynced_bytes >= _LAZY_SYNC_BYTES:
             return False

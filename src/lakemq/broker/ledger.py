@@ -291,11 +291,12 @@ class Ledger:
         """What to do when the record that ends there is written; nothing if it never is."""
         self._once_written.append((end_position, act))
 
-    def flush(self) -> None:
-        """Write the turn; on an error, what is not written is undone."""
+    def flush(self) -> list[tuple[int, int]]:
+        """Write the turn: what became visible by that. On an error, what is not written is undone."""
         failure: LakeMQError | None = None
+        changed: list[tuple[int, int]] = []
         try:
-            self.group.flush()
+            changed = self.group.flush()
         except LakeMQError as error:
             failure = error
         written = self.group.journal.written_position
@@ -311,6 +312,7 @@ class Ledger:
         self._once_written.clear()
         if failure is not None:
             raise failure
+        return changed
 
 
 def _sender_in(note: bytes) -> str:

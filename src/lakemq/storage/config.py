@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from lakemq.storage.index import ENTRIES_PER_FILE
 from lakemq.storage.sync_policy import ALWAYS, SyncPolicy
 
+VISIBLE_AFTER = ("sync", "write")
+
 
 @dataclass(frozen=True, slots=True)
 class StorageConfig:
@@ -18,6 +20,9 @@ class StorageConfig:
     control_reserve_bytes: int = 1 << 20  # of each segment, that messages leave to facts; at most an eighth of it
     index_pending_bytes_max: int = 4 << 20  # index entries in memory before they go to files
     sync_policy: SyncPolicy = ALWAYS
+    # Consumers see messages once they are synced, or sooner: once the system has them. Then a power cut may take back
+    # what was read, and its index may name another message later.
+    visible_after: str = "sync"
     open_segments_max: int = 64
     open_index_files_max: int = 256
     # Fetch from mapped files, without a copy. Only with the compiled twin: without it, a bad sector would end the
@@ -29,6 +34,8 @@ class StorageConfig:
             raise ValueError(
                 f"a record of {self.record_bytes_max} bytes does not fit a segment of {self.segment_bytes}"
             )
+        if self.visible_after not in VISIBLE_AFTER:
+            raise ValueError(f"visible_after is {self.visible_after!r}, not one of {', '.join(VISIBLE_AFTER)}")
 
     @property
     def reserve_bytes(self) -> int:

@@ -150,6 +150,7 @@ class PartitionIndex:
         "known_first",
         "next_index",
         "partition",
+        "synced_index",
         "topic",
         "visible_index",
     )
@@ -161,6 +162,7 @@ class PartitionIndex:
         self.partition = partition
         self.next_index = 0  # of the message to be appended next
         self.visible_index = 0  # consumers may read what is below
+        self.synced_index = 0  # a power cut leaves what is below
         self.hint = (-1, 0)  # an index and its entry's ordinal: where a fetch ended, the next one begins
         self.is_whole = True  # False: it is to be made again before anybody asks
         # The first index kept while the journal begins at that position, found when asked for.
@@ -192,7 +194,7 @@ class PartitionIndex:
 
         Files after that one are removed: what is in them is made again.
         """
-        self.next_index = self.visible_index = next_index
+        self.next_index = self.visible_index = self.synced_index = next_index
         for name in self._files.names(self._directory):
             first = files.index_file_first(name)
             if first is None:

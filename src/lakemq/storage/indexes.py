@@ -65,11 +65,11 @@ class Indexes:
         return [PartitionRow(*key, index.next_index) for key, index in self._by_key.items()]
 
     def synced_rows(self) -> list[PartitionRow]:
-        """How far what is synced, and so visible, and filed, reaches; for a checkpoint."""
+        """How far what is synced and filed reaches; for a checkpoint."""
         return [
-            PartitionRow(*key, index.visible_index, *index.reach())
+            PartitionRow(*key, index.synced_index, *index.reach())
             for key, index in self._by_key.items()
-            if index.visible_index > 0
+            if index.synced_index > 0
         ]
 
     def add(self, index: PartitionIndex, entries: bytes, next_index: int) -> None:
@@ -77,11 +77,14 @@ class Indexes:
         index.add(entries, next_index)
         self._unfiled_bytes += len(entries)
 
-    def show(self, index: PartitionIndex, visible_index: int) -> Key:
-        """Messages of that partition are synced: let them be seen."""
+    def synced(self, index: PartitionIndex, synced_index: int) -> Key | None:
+        """Messages of that partition are synced: let them be seen. None if they could be seen before."""
         key = index.topic, index.partition
-        index.visible_index = visible_index
+        index.synced_index = synced_index
         self._unfiled[key] = index
+        if index.visible_index >= synced_index:
+            return None
+        index.visible_index = synced_index
         return key
 
     def file_if_many(self) -> None:

@@ -3,8 +3,9 @@
 One owner calls it, never two at once (R8). Nothing here waits: appends and reads are plain calls on the disk, syncs and
 checkpoints are tickets that the world runs elsewhere and brings back.
 
-What always holds: visible index ≤ next index; what is visible is synced; an index that was visible names the same
-bytes for ever. A refused append leaves no trace. What a checkpoint says of the fold was synced before.
+What always holds: visible index ≤ next index; what is visible is synced, or with `visible_after = "write"` written; an
+index that was synced names the same bytes for ever. A refused append leaves no trace. What a checkpoint says of the
+fold was synced before.
 """
 
 from collections import deque
@@ -54,7 +55,7 @@ _OWN_RECORDS = MESSAGE_RECORDS | {RecordType.TABLE, RecordType.SNAPSHOT}
 
 
 class Appended(NamedTuple):
-    """Where messages went: visible and durable once the journal is synced up to `end_position`."""
+    """Where messages went: durable, and visible at the latest, once the journal is synced up to `end_position`."""
 
     first_index: int
     next_index: int
@@ -111,7 +112,9 @@ class PartitionGroup:
         self._held: dict[str, int] = {}
         self._unsynced: deque[_Unsynced] = deque()
         self._unsynced_messages = 0
+        self.shows_written = config.visible_after == "write"  # and not only once it is synced
         self._undo: dict[Key, _Undo] = {}  # as it was before this turn's appends
+        self._written: dict[Key, tuple[PartitionIndex, int]] = {}  # and to be shown at the end of the turn
         self._turn_error: LakeMQError | None = None
 
     # --- asking ------------------------------------------------------------------------------------------------
@@ -159,6 +162,11 @@ class PartitionGroup:
         """Consumers may read what is below."""
         index = self._indexes.get((topic, partition))
         return index.visible_index if index is not None else 0
+
+    def synced_index(self, topic: int, partition: int) -> int:
+        """A power cut leaves what is below: as far as the visible index, unless that moves sooner."""
+        index = self._indexes.get((topic, partition))
+        return index.synced_index if index is not None else 0
 
     def first_index(self, topic: int, partition: int) -> int:
         """The oldest index kept; the next one if none is."""
@@ -275,21 +283,26 @@ class PartitionGroup:
         """See to it that so many bytes of records go into one segment, one after the other; refused as an append is."""
         self._check_append(term, size, now_ms, is_control=False)
 
-    def flush(self) -> None:
-        """Write all that this turn appended with one call.
+    def flush(self) -> list[Key]:
+        """Write all that this turn appended with one call; what became visible by that, by (topic, partition).
 
         On WriteError or DiskIOError what lies behind the journal's `written_position` has not happened. That is all of
         the turn, unless a segment ended within it.
         """
         if self._turn_error is not None:
             error, self._turn_error = self._turn_error, None
+            self._show_written()
             raise error
         try:
             self._journal.flush()
         except LakeMQError:
             self._take_back()
+            self._show_written()
             raise
-        self._undo.clear()
+        self._note_written()
+        self._show_written()
+        shown, self._written = self._written, {}
+        return list(shown)
 
     # --- syncing -----------------------------------------------------------------------------------------------
 
@@ -332,7 +345,9 @@ class PartitionGroup:
         while self._unsynced and self._unsynced[0].end_position <= ticket.position:
             done = self._unsynced.popleft()
             self._unsynced_messages -= done.message_count
-            changed[self._indexes.show(done.entries, done.next_index)] = None
+            key = self._indexes.synced(done.entries, done.next_index)
+            if key is not None:
+                changed[key] = None
         self._indexes.file_if_many()
         return list(changed)
 
@@ -550,7 +565,18 @@ class PartitionGroup:
                 self._take_back()
                 self._turn_error = error
             raise
+        self._note_written()
+
+    def _note_written(self) -> None:
+        """What was appended can be taken back no more."""
+        if self.shows_written:
+            for key, undo in self._undo.items():
+                self._written[key] = undo.entries, undo.entries.next_index
         self._undo.clear()
+
+    def _show_written(self) -> None:
+        for index, next_index in self._written.values():
+            index.visible_index = max(index.visible_index, next_index)
 
     def _put_head(self, term: int, length: int, now_ms: int) -> None:
         """Each segment begins with all that is known, so that those before it can be dropped.

@@ -224,7 +224,7 @@ class _Recovery:
             file.close()
         journal.attach([segment.base for segment in kept], end)
         for index in self._indexes.values():
-            index.visible_index = index.next_index
+            index.visible_index = index.synced_index = index.next_index
             self._file(index, end)
 
     def _fold_up_to(self, checkpoint: Checkpoint) -> None:

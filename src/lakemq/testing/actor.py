@@ -60,6 +60,7 @@ class Stage:
     end_index: Callable[[str, int], int]  # behind all that may be in a partition now
     topics: dict[str, TopicFacts] = field(default_factory=dict)
     subscriptions: dict[str, list[str]] = field(default_factory=dict)  # topics by app
+    shows_written: bool = False  # messages are seen before they are synced
     creates_missing: bool = False  # the broker makes topics when they are first named
     is_calm: bool = False  # nobody misbehaves any more, and nobody sends
     token: str = "a token of the simulation"

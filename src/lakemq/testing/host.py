@@ -349,10 +349,10 @@ class Host:
                 ledgered.note(ledger.end_position, ledger.state)
             return append_messages(*arguments, note=note, **more)
 
-        def flushed() -> None:
+        def flushed() -> list[tuple[int, int]]:
             ledgered.note(ledger.end_position, ledger.state)
             try:
-                flush()
+                shown = flush()
             except LakeMQError:
                 wanted = ledgered.refused(ledger.group.journal.written_position)
                 self._history.losses_ms.append(self._clock.monotonic_ms())
@@ -363,6 +363,7 @@ class Host:
                         violate("I05", f"after a turn that was refused: {wrong}")
                 raise
             ledgered.written()
+            return shown
 
         group = engine.group
         retain = group.retain

@@ -36,6 +36,7 @@ FAULTS = (
     "reply lost",
     "clock jump",
 )
+_FORGETTING = ("power", "crash", "crash on ack", "sync error")  # what was not synced may be gone after these
 _HARMLESS = ("stop", "cut", "reply lost", "clock jump")  # nothing is lost by these
 CHANGES = (
     "create topic",
@@ -169,6 +170,16 @@ def draw_archive(rng: Random, plan: Plan) -> None:
         if rng.random() < 0.5:  # then every event must be there
             plan.planned = [one for one in plan.planned if one.kind in (*CHANGES, *_HARMLESS)]
             plan.final_fault = rng.choice(("", "stop"))
+
+
+def draw_visibility(rng: Random, plan: Plan) -> None:
+    """Perhaps messages are seen once they are written: all promises hold, as long as the power does. Own dice, too."""
+    if rng.random() > 0.12:
+        return
+    plan.planned = [one for one in plan.planned if one.kind not in _FORGETTING]
+    if plan.final_fault == "power":
+        plan.final_fault = "kill"
+    plan.storage = replace(plan.storage, visible_after="write")
 
 
 def _broker(rng: Random, creates_missing: bool, partitions_default: int) -> BrokerConfig:

@@ -41,6 +41,7 @@ from lakemq.testing.plan import (
     TransactorPlan,
     draw_archive,
     draw_plan,
+    draw_visibility,
     later_consumer,
 )
 from lakemq.testing.troubles import Troubles
@@ -64,6 +65,7 @@ class Simulation:
         self.rng = Random(seed)
         self.plan: Plan = draw_plan(self.rng)
         draw_archive(Random(f"archive of {seed}"), self.plan)
+        draw_visibility(Random(f"visibility {seed}"), self.plan)
         self.clock = SimClock()
         self.history = History()
         self.disk = SimDisk()
@@ -80,6 +82,7 @@ class Simulation:
         self.network = self.host.network = Network(self.rng, self.at, self.clock.monotonic_ms, self.host, self._moved)
         self.stage = Stage(self.rng, self.clock, self.at, self.network, self.history, self._end_index)
         self.stage.creates_missing = plan.broker.creates_missing
+        self.stage.shows_written = plan.storage.visible_after == "write"
         self.clients: list[Client] = []
         self.producers: list[Producer] = []
         self.archiver: Archiver | None = None

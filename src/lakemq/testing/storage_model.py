@@ -96,7 +96,8 @@ class Oracle:
     `check_recovered` one that was just started; both raise ViolationError.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, visible_after: str = "sync") -> None:
+        self.visible_after = visible_after
         self.records: list[Stored] = []
         self.written_count = 0
         self.synced_count = 0
@@ -105,7 +106,7 @@ class Oracle:
 
     def copy(self) -> "Oracle":
         """One that knows the same, for a copy of the store."""
-        twin = Oracle()
+        twin = Oracle(self.visible_after)
         twin.records = self.records.copy()
         twin.written_count, twin.synced_count, twin.kept_from = self.written_count, self.synced_count, self.kept_from
         twin._refused = self._refused.copy()
@@ -156,7 +157,7 @@ class Oracle:
 
     def of(self, key: Key) -> list[Stored]:
         """The visible records of messages of one partition."""
-        return _messages_of(key, self.records[: self.synced_count])
+        return _messages_of(key, self.records[: self._visible_count])
 
     def next_index(self, key: Key) -> int:
         """The index the next message of that partition gets."""
@@ -164,7 +165,11 @@ class Oracle:
 
     def visible_index(self, key: Key) -> int:
         """Up to where that partition may be read."""
-        return self._end_index(key, self.synced_count)
+        return self._end_index(key, self._visible_count)
+
+    @property
+    def _visible_count(self) -> int:
+        return self.written_count if self.visible_after == "write" else self.synced_count
 
     def index_of_time(self, key: Key, store_time_ms: int, first_index: int) -> int:
         """The first visible index from `first_index` on that was stored at or after that time."""
