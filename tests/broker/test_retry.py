@@ -443,6 +443,76 @@ def test_a_failure_said_twice_counts_once(outcome):
     assert rows == [2]
 
 
+@pytest.mark.parametrize("outcome", [RETRY, DEAD])
+def test_F43_a_failure_said_twice_counts_once_though_the_next_attempt_is_lent_by_then(outcome):
+    """The consumer had not seen the next attempt when it spoke."""
+    life, peer = shop(retry_times=5, retry_first_ms=100, retry_factor=1)
+    fail(peer, *got(peer))
+    life.pass_ms(100)
+    (second,) = got(peer)
+    poll = peer.send(peer.fetch_command(wait_ms=60_000))
+    fail(peer, second)
+    life.pass_ms(100)
+    (third,) = peer.messages(peer.received(poll))
+    assert settle(peer, (RETRIES, second.index, outcome)) == [0]
+    assert [row.attempts for row in (*retries_of(life), *dead_of(life))] == [2]
+    life.pass_ms(1000)
+    assert peer.fetch() == [], "it is in hand"
+    assert settle(peer, (RETRIES, third.index, outcome)) == [0]
+    assert [row.attempts for row in (*retries_of(life), *dead_of(life))] == [3], "and that is what counts"
+
+
+@both
+def test_F43_a_failure_said_after_the_lease_does_not_end_the_next_attempt_of_the_same_consumer(dialect):
+    life, peer = shop(dialect, retry_first_ms=10, retry_factor=1)
+    fail(peer, *got(peer))
+    life.pass_ms(10)
+    (second,) = got(peer, lease_ms=50)
+    life.pass_ms(60)
+    life.pass_ms(10)
+    (third,) = got(peer)
+    fail(peer, second)
+    assert retries_of(life)[0].attempts == 2, "that its lease ran out was counted, and no more"
+    fail(peer, third)
+    assert retries_of(life)[0].attempts == 3
+
+
+def test_an_ack_of_an_attempt_that_is_over_ends_the_retry():
+    life, peer = shop(retry_first_ms=10, retry_factor=1)
+    fail(peer, *got(peer))
+    life.pass_ms(10)
+    (second,) = got(peer, lease_ms=50)
+    life.pass_ms(60)
+    life.pass_ms(10)
+    assert len(got(peer)) == 1
+    assert peer.ack([second.index], partition=RETRIES) == 0
+    assert retries_of(life) == []
+
+
+@pytest.mark.parametrize("wrong", [-(3 << 44), 1 << 60], ids=["below", "above"])
+def test_a_number_that_no_attempt_can_have_is_refused(wrong):
+    life, peer = shop(retry_first_ms=10)
+    fail(peer, *got(peer))
+    life.pass_ms(10)
+    (again,) = got(peer)
+    assert peer.ack([again.index + wrong], partition=RETRIES) == 140
+    assert len(retries_of(life)) == 1
+
+
+def test_attempts_beyond_what_a_number_can_say_are_told_from_those_around_them():
+    """As many as it takes, while there is no room for a dead letter."""
+    life, peer = shop(settings={"dead_letters_max": 0}, retry_first_ms=10, retry_factor=1)
+    fail(peer, *got(peer))
+    (row,) = retries_of(life)
+    life.broker.ledger.state.retries.put(row._replace(attempts=(1 << 16) - 2))
+    for attempts in range((1 << 16) - 1, (1 << 16) + 2):
+        life.pass_ms(10)
+        (again,) = got(peer)
+        for _ in range(2):
+            fail(peer, again)
+        assert retries_of(life)[0].attempts == attempts
+
+
 def test_a_late_failure_of_what_another_has_does_not_count():
     life, peer = shop(retry_first_ms=10, retry_factor=1)
     fail(peer, *got(peer))

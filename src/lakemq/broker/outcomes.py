@@ -181,8 +181,9 @@ class Outcomes:
         """The queue of retries follows entries once they are written up to `end`; `before` has the rows they replace.
 
         A retry is lent to nobody before that. If it is not written, the consumer that said "failed" has the retry still
-        and may say so again. Were it lent anew meanwhile, that word could not be told from one on the next attempt,
-        for it names the retry only. An ack means the same at any time: what was acked comes again at once.
+        and may say so again. Were it lent anew meanwhile, that word would speak of an attempt that is over, and whoever
+        has the next one of an attempt that never was. An ack means the same at any time: what was acked comes again at
+        once.
         """
         queue = whose.retries
         dead = {(entry.partition, entry.message_index) for entry in entries if isinstance(entry, DeadLetter)}

@@ -7,6 +7,7 @@ segment has to go, and the reference follows.
 from dataclasses import replace
 
 from lakemq.broker.opening import Opening
+from lakemq.delivery.retries import attempt_number
 from lakemq.envelope import pack
 from lakemq.message import Message
 from lakemq.storage.partition_group import PartitionGroup
@@ -35,4 +36,5 @@ class References:
             ORIGIN_PARTITION: str(message.partition),
             ORIGIN_INDEX: str(message.index),
         }
-        return pack(replace(message, attributes=attributes, partition=RETRY_PARTITION, index=retry_id))
+        index = attempt_number(retry_id, attempt)
+        return pack(replace(message, attributes=attributes, partition=RETRY_PARTITION, index=index))

@@ -24,6 +24,7 @@ from lakemq.cluster.metadata import Subscription
 from lakemq.delivery.guarded_clock import GuardedClock
 from lakemq.delivery.intervals import runs_of
 from lakemq.delivery.loans import Lease, Loans, Runs, Share
+from lakemq.delivery.retries import attempt_number, retry_id_of
 from lakemq.delivery.settlement import Acked, AckedRuns, DeadLetter, Entry, LeaseEnded, Retried, Retry, Stuck
 from lakemq.errors import AckError, BadParameterError, IndexOutOfRangeError, LakeMQError, RetryStoreError
 from lakemq.message import AckType
@@ -51,7 +52,7 @@ _EXPIRED_COUNT_MAX = 5000  # messages of one lease that become retries at a time
 class Wish(NamedTuple):
     """What a consumer says of one message."""
 
-    number: int  # its index; of a retry its id
+    number: int  # its index; of a retry that of the attempt
     outcome: int = DONE
     after_ms: int = BY_POLICY
     reason: str = ""
@@ -364,13 +365,14 @@ class Settling:
         entries: list[Entry] = []
         retries = self._ledger.state.retries
         for wish in wishes:
-            row = retries.get(wish.number)
+            retry_id = retry_id_of(wish.number)
+            row = retries.get(retry_id)
             if row is None or row.subscription != lending.number:
-                if 0 < wish.number < self._outcomes.next_retry_id:
+                if 0 < retry_id < self._outcomes.next_retry_id:
                     continue  # a late double
                 raise AckError(f"there is no retry {wish.number}")
-            holder = lending.retries.holder(row.id)
-            if wish.outcome != DONE and holder != connection.port.id:
+            is_lent = lending.retries.holder(row.id) == connection.port.id
+            if wish.outcome != DONE and not (is_lent and wish.number == attempt_number(row.id, row.attempts + 1)):
                 continue  # a late double: the attempt it speaks of was counted when it ended
             if wish.outcome == DONE:
                 entries.append(Retried(row.id))

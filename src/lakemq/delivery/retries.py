@@ -8,6 +8,19 @@ from collections.abc import Container, Iterable
 from lakemq.delivery.intervals import Undo
 from lakemq.delivery.settlement import Retry, pack_entries, unpack_entries
 
+_ID_BITS = 44
+_ATTEMPT_BITS = 16  # of an attempt above that the low ones: enough to tell it from those around it
+
+
+def attempt_number(retry_id: int, attempt: int) -> int:
+    """The number that an attempt is lent and settled by, so that no word on it is taken for one on the next."""
+    return (attempt % (1 << _ATTEMPT_BITS)) << _ID_BITS | retry_id
+
+
+def retry_id_of(number: int) -> int:
+    """Which retry such a number speaks of; 0, which none has, if it can be none."""
+    return number % (1 << _ID_BITS) if 0 <= number < 1 << (_ID_BITS + _ATTEMPT_BITS) else 0
+
 
 class Retries:
     """Rows by id. Ids rise and are never given twice."""

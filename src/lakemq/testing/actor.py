@@ -30,6 +30,7 @@ from lakemq.wire.session import AddConnection
 ROLE_CODES = (1, 134, 136, 189)  # the role or the topic is gone: say again who we are
 _FRAME_BYTES_MAX = 4 << 20
 _CHUNK_BYTES = 32 << 10
+_RETRY_ID_BITS = 44  # of an index in the partition of retries; the attempt is above them
 
 
 @dataclass(slots=True)
@@ -299,7 +300,11 @@ class Client:
         place = int(said[ORIGIN_PARTITION]), int(said[ORIGIN_INDEX])
         one = self.stage.history.body_of(topic, *place, message.body, self.left_ms)
         self.stage.history.counts["retries delivered"] += 1
-        return replace(one, index=fields.index, carrier=fields.index, attempt=int(said[ATTEMPT]))
+        attempt = int(said[ATTEMPT])
+        if fields.index >> _RETRY_ID_BITS != attempt:
+            violate("I03", f"{topic}: {fields} is attempt {attempt} by its attributes, and another one by its index")
+        # Who has a retry has it whatever the attempt, so it goes by its id; settled it is by what it came as.
+        return replace(one, index=fields.index % (1 << _RETRY_ID_BITS), carrier=fields.index, attempt=attempt)
 
 
 def bodies_of(messages: Buffer) -> list[bytes]:

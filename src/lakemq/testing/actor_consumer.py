@@ -313,14 +313,20 @@ class Consumer(Client):
         is_plain = all(one.outcome != DEAD and one.after_ms < 0 for one in said)
         if self.is_joyqueue or (is_plain and rng.random() < 0.7):
             acks = tuple(
-                MessageAck(partition, one.index, rng.choice(_FAILURES) if outcome != DONE else AckType.SUCCESS)
+                MessageAck(partition, _number_of(key, one), rng.choice(_FAILURES) if outcome else AckType.SUCCESS)
                 for one, outcome, _ in said
             )
             return CommitAck((TopicAcks(topic, (PartitionAcks(partition, acks),)),), app)
         settlements = tuple(
-            Settlement(partition, one.index, outcome, after_ms, "as drawn") for one, outcome, after_ms in said
+            Settlement(partition, _number_of(key, one), outcome, after_ms, "as drawn")
+            for one, outcome, after_ms in said
         )
         return Settle((TopicSettlements(topic, settlements),), app)
+
+
+def _number_of(key: AppKey, one: Delivered) -> int:
+    """The index it came with."""
+    return one.carrier if key[2] == RETRY_PARTITION else one.index
 
 
 def _code_of(ack: Ack) -> int:

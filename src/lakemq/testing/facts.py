@@ -86,7 +86,7 @@ class Delivered:
     payload: int
     partition: int = 0  # where the message is stored
     home_index: int = -1
-    carrier: int = -1  # the first index of what it came in
+    carrier: int = -1  # the first index of what it came in; of a retry the index of the attempt
     attempt: int = 1
 
 
