@@ -24,6 +24,7 @@ BLOCKS = 20
 BROKEN_ONCE = (
     1317,  # I12: "failed", said twice, counted for the next attempt too, which the same consumer was lent meanwhile
     1380,  # I12: "failed", refused by the disk and said again, counted for the next attempt: the retry was lent anew
+    4277,  # I16, the check's fault: a journal without room for the head of a segment took no events before a stop
     5546,  # I12, the check's fault: a dead letter that came along with its batch was taken for an early attempt
     6041,  # I16, the check's fault: an ack behind a failure came to nothing, and a filter did with the message
     6178,  # I05: where an app stands was told from acks of a turn that was then not written

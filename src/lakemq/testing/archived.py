@@ -38,8 +38,16 @@ def check_events(history: History, final: FinalState, archiver: Archiver, plan: 
 def _is_calm(history: History, plan: Plan) -> bool:
     """Whether nothing was lost with a process, nor refused by the disk."""
     counts = history.counts
-    ends = ("died by kill", "died by power", "failed", "refused turns", "stop failed", "start refused")
-    return not any(counts[name] for name in ends) and plan.final_fault in ("", "stop")
+    ends = (
+        "died by kill",
+        "died by power",
+        "failed",
+        "refused turns",
+        "stop failed",
+        "start refused",
+        "events refused",
+    )
+    return not any(counts[name] for name in (*ends, *refused)) and plan.final_fault in ("", "stop")
 
 
 def _check_settled(history: History, final: FinalState, events: list[Event], archived: set[str]) -> None:

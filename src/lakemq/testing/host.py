@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from lakemq.broker.config import BrokerConfig
+from lakemq.delivery.trace_record import EVENTS_TOPIC
 from lakemq.embedded import Engine
 from lakemq.errors import LakeMQError
 from lakemq.storage.checkpoint import CheckpointTicket
@@ -347,7 +348,13 @@ class Host:
         def messages_appended(*arguments: Any, note: bytes | None = None, **more: Any) -> Appended:
             if note is not None:  # without one they change nothing that is looked at
                 ledgered.note(ledger.end_position, ledger.state)
-            return append_messages(*arguments, note=note, **more)
+            try:
+                return append_messages(*arguments, note=note, **more)
+            except LakeMQError:
+                events = ledger.metadata.topics.get(EVENTS_TOPIC)
+                if events is not None and arguments[0] == events.number:
+                    self._history.counts["events refused"] += 1  # they wait, and a stop may come first
+                raise
 
         def flushed() -> list[tuple[int, int]]:
             ledgered.note(ledger.end_position, ledger.state)
