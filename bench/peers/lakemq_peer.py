@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -16,7 +17,8 @@ from peers.packages import launch, stopped_on_error, wait_for
 
 START_SECONDS = 30
 MEANING = {
-    Durability.CACHE: "ACK_WRITE: answered when the operating system has the bytes; a power cut may lose them",
+    Durability.CACHE: "ACK_WRITE and visible_after=write: answered, and seen by consumers, when the operating system has "
+    "the bytes; a power cut may lose them",
     Durability.FSYNC: "ACK_FLUSH (what its client asks for by default): fsync of the journal before the answer, one "
     "for all requests that wait",
 }
@@ -40,13 +42,13 @@ class LakeMQ(Peer):
         """It is what runs this."""
 
     def start(self, directory: Path, durability: Durability, cpus: list[int]) -> Running:
-        del durability  # each request says its own
         directory = directory.resolve()
         data, ready, log = directory / "data", directory / "ready.json", directory / "log"
         data.mkdir(parents=True)
         ports = ["--port", "0", "--admin-port", "0"]
         command = [sys.executable, "-m", "lakemq", "dev", *ports, "--data", str(data), "--ready-file", str(ready)]
-        process = launch(command, log, cpus)
+        visible = os.environ | {"LAKEMQ_STORAGE__VISIBLE_AFTER": "write" if durability is Durability.CACHE else "sync"}
+        process = launch(command, log, cpus, visible)
         running = RunningLakeMQ(0, [process], data)
         with stopped_on_error(running):
             wait_for(self.title, lambda: is_ready(ready, running), process, log, START_SECONDS)

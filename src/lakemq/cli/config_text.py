@@ -94,7 +94,7 @@ TEXTS = {
     "storage.index_pending_bytes_max": "Index entries in memory before they go to files.",
     "storage.open_segments_max": "Files kept open.",
     "storage.open_index_files_max": "Files kept open.",
-    "storage.visible_after": "When consumers see messages: after a sync, or after a write, which a power cut may take back.",
+    "storage.visible_after": "When consumers see messages: after a sync, or a write, which a power cut may take back.",
     "storage.maps_segments": "Read through the page cache without a copy; only with the compiled twin.",
     "storage.sync_every_messages": "Sync when so many wait; none: as soon as anything is written.",
     "storage.sync_every_ms": "Sync when the oldest has waited so long; none: as soon as anything is written.",

@@ -47,7 +47,7 @@ def _is_calm(history: History, plan: Plan) -> bool:
         "start refused",
         "events refused",
     )
-    return not any(counts[name] for name in (*ends, *refused)) and plan.final_fault in ("", "stop")
+    return not any(counts[name] for name in ends) and plan.final_fault in ("", "stop")
 
 
 def _check_settled(history: History, final: FinalState, events: list[Event], archived: set[str]) -> None:
