@@ -17,7 +17,7 @@ from peers.packages import launch, stopped_on_error, wait_for
 
 START_SECONDS = 30
 MEANING = {
-    Durability.CACHE: "ACK_WRITE and visible_after=write: answered, and seen by consumers, when the operating system has "
+    Durability.CACHE: "ACK_WRITE and visible_after=write: answered, and seen by consumers, when the system has "
     "the bytes; a power cut may lose them",
     Durability.FSYNC: "ACK_FLUSH (what its client asks for by default): fsync of the journal before the answer, one "
     "for all requests that wait",
