@@ -144,3 +144,10 @@ def test_no_broker_is_one_clear_line(spark):
 def test_a_stream_whose_topic_is_gone_ends_with_the_reason(spark, topics, tmp_path):
     with pytest.raises(StreamingQueryException, match="there is no topic"):
         copy(spark, topics, "never_there", tmp_path)
+
+
+def test_the_session_spares_arrow_its_checks_and_what_the_user_gives_to_java_comes_last(spark):
+    given = spark.conf.get("spark.driver.extraJavaOptions")
+    assert given.index("-Darrow.") < given.index("-XX:TieredStopAtLevel=1")
+    assert spark._jvm.java.lang.System.getProperty("arrow.enable_unsafe_memory_access") == "true"
+    assert "-Darrow." in spark.conf.get("spark.executor.extraJavaOptions")

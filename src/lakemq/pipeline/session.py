@@ -28,6 +28,10 @@ _LOCAL_DISK = {
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
 _DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
+_EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
+# Arrow checks every access to a column for its bounds and nulls, which Spark has done before it asks: without, reading
+# a few columns takes two thirds of the time.
+_ARROW_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 _SETTINGS = {
     # Views of all sessions have a database of their own; this is its name, so that `lake.orders` is one.
     "spark.sql.globalTempDatabase": VIEWS_DATABASE,
@@ -99,7 +103,8 @@ def session(
     builder = SparkSession.builder.appName(name).master(master or "local[*,4]")
     chosen = {**_SETTINGS, **(_LOCAL_DISK if not master or master.startswith("local") else {}), **(settings or {})}
     quiet = f"-Dlog4j2.configurationFile={Path(__file__).parent.joinpath('log4j2.properties').as_uri()}"
-    chosen[_DRIVER_OPTIONS] = " ".join(filter(None, (chosen.get(_DRIVER_OPTIONS), quiet)))
+    for options, ours in ((_DRIVER_OPTIONS, f"{quiet} {_ARROW_OPTIONS}"), (_EXECUTOR_OPTIONS, _ARROW_OPTIONS)):
+        chosen[options] = f"{ours} {chosen.get(options, '')}".strip()  # the last one wins: what was given
     if ships:
         from lakemq.pipeline.shipping import pack_code
 
