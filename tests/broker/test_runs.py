@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from broker.fix_broker import FULL, SMALL, TINY, block_of, make_broker
-from lakemq.broker import runs
+from lakemq.broker import produce, runs
 from lakemq.message import Qos
 from lakemq.storage.config import StorageConfig
 from lakemq.wire.produce_run import PRODUCE_NUMBER
@@ -238,3 +238,86 @@ def test_special_and_foreign_requests_go_the_long_way_with_the_rest_of_their_fra
     assert all(peer.received(one).status == 0 for one in ids)
     assert (life.stored(), life.stored(partition=1)) == ([b"first", b"a", b"id", b"b", b"d"], [b"c"])
     assert [abs(peer.received(one).type) for one in ids].count(PRODUCE_NUMBER) == 5
+
+
+# ---- several topics over one connection ------------------------------------------------------------------------------
+
+NAMES = ("a", "of_another_length", "third")
+
+
+def to(peer, topic, body, **details):
+    return peer.produce_command(body, topic=topic, qos=Qos.WRITE, **details)
+
+
+def long_ways(life):
+    """How often a request was looked at by itself, from now on."""
+    counts = []
+    take = life.broker._producing.produce
+    life.broker._producing.produce = lambda *arguments: counts.append(1) or take(*arguments)
+    return counts
+
+
+def several(count=1):
+    life = make_broker(topics=NAMES, partitions=2)
+    peers = [life.peer() for _ in range(count)]
+    for peer in peers:
+        for topic in NAMES:
+            assert peer.produce(b"first", topic=topic, qos=Qos.WRITE)[0] == 0
+    return life, peers
+
+
+def test_topics_in_turn_are_taken_as_quickly_as_one():
+    life, peers = several(2)
+    looked_at = long_ways(life)
+    for number in range(4):
+        sent = [(peer, [to(peer, topic, b"%d" % number) for topic in NAMES]) for peer in peers]
+        answered = arrive(life, *sent)
+        life.engine.end_turn()
+        for peer, ids in zip(peers, answered, strict=True):
+            assert [len(one) for one in places(peer, ids)] == [1, 1, 1]
+    assert looked_at == []
+    life.sync()
+    for topic in NAMES:
+        assert life.stored(topic) == [b"first"] * 2 + [b"%d" % number for number in range(4) for _ in peers]
+
+
+def test_a_topic_at_another_level_is_another_route():
+    life, (peer,) = several()
+    (ids,) = arrive(life, (peer, [to(peer, "a", b"w"), peer.produce_command(b"f", topic="a", qos=Qos.FLUSH)]))
+    life.engine.end_turn()
+    assert peer.received(ids[0]) is not None
+    assert peer.received(ids[1]) is None, "it waits for the sync"
+    life.settle()
+    assert places(peer, ids) == [[(0, 1)], [(0, 2)]]
+
+
+def test_routes_end_with_what_they_were_made_of():
+    life, (peer,) = several()
+    life.ask("drop_topic", name="third")
+    looked_at = long_ways(life)
+    (ids,) = arrive(life, (peer, [to(peer, "a", b"x"), to(peer, "third", b"gone")]))
+    life.settle()
+    first, second = places(peer, ids)
+    assert (first, second) == ([(0, 1)], 189)
+    assert len(looked_at) == 2
+    assert {route.topic for route in peer.connection.routes.values()} == {"a"}
+
+
+def test_a_turn_that_is_refused_ends_all_routes():
+    life, (peer,) = several()
+    life.disk.fail("write", FULL)
+    arrive(life, (peer, [to(peer, topic, b"refused") for topic in NAMES]))
+    life.engine.end_turn()
+    assert peer.connection.routes == {}
+    (ids,) = arrive(life, (peer, [to(peer, topic, b"taken") for topic in NAMES]))
+    life.settle()
+    assert places(peer, ids) == [[(0, 1)]] * 3
+
+
+def test_routes_are_bounded(monkeypatch):
+    monkeypatch.setattr(produce, "_ROUTES_MAX", 4)
+    life, peers = several(2)
+    assert [len(peer.connection.routes) for peer in peers] == [2, 2]
+    answered = arrive(life, *[(peer, [to(peer, topic, b"x") for topic in NAMES]) for peer in peers])
+    life.settle()
+    assert [len(places(peer, ids)) for peer, ids in zip(peers, answered, strict=True)] == [3, 3]

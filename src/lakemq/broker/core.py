@@ -549,7 +549,7 @@ class Broker:
     def _forget_undone(self, now: Now) -> None:
         """Metadata may have gone back, and its numbers and versions will come again with another meaning."""
         for connection in self.sessions.connections.values():
-            connection.route = None
+            connection.forget_routes()
         self.consuming.refresh(now)
 
     def _ask_for_sync(self, now: Now) -> None:

@@ -99,7 +99,7 @@ class Introducing:
             self._consuming.consumer_gone(connection, topic, app, now)
         connection.consumers.clear()
         connection.producers.clear()
-        connection.route = None
+        connection.forget_routes()
         self._routing.gone(connection)
 
     def heartbeat(self, connection: Connection, header: Header, command: Heartbeat, now: Now) -> None:

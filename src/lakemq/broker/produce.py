@@ -16,7 +16,7 @@ from lakemq.broker.delaying import Delaying
 from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.metrics import Metrics
-from lakemq.broker.sessions import Connection, ProduceRoute, Sessions
+from lakemq.broker.sessions import Connection, ProduceRoute, Sessions, route_key
 from lakemq.broker.special import NOTHING, Specials, named
 from lakemq.broker.transacting import Transacting
 from lakemq.broker.waiters import Buffers, CommandReply, Reply, Waiters
@@ -38,6 +38,7 @@ from lakemq.wire.produce_run import ProduceRun, any_special, run_acks, run_recei
 
 RUN_BYTES_MAX = 1 << 20
 _TIMEOUT_MAX_MS = 600_000
+_ROUTES_MAX = 65_536  # of all connections; about a kilobyte each
 _RESULT_PLACE = struct.Struct(">i2xq7xq")  # of a message: length, index, sendTime
 _PARTITION_IN_FIRST = 2 + 4  # behind the number of messages and the first one's length
 _NOWHERE = ProduceResult(-1, -1, -1)
@@ -370,6 +371,8 @@ class Producing:
         now: Now,
     ) -> None:
         connection.route = None
+        key = route_key(frame, 0)
+        connection.routes.pop(key, None)
         if len(stored) != 1 or stored[0].code or stored[0].qos is Qos.NO or connection.dialect is Dialect.JOYQUEUE:
             return
         entry = command.topics[0]
@@ -389,7 +392,7 @@ class Producing:
         policy = subscription.producer if subscription is not None else None
         if rates is not None and policy is not None and policy.parks_over_rate:
             return  # each request is looked at: what is over the rate is stored elsewhere
-        connection.route = ProduceRoute(
+        route = connection.route = ProduceRoute(
             self._ledger.metadata.version,
             bytes(frame[8:10]),
             prefix,
@@ -416,6 +419,12 @@ class Producing:
             ),
             traced=self._ledger.tracing.sender(topic.number, command.app, connection.address),
         )
+        routes = connection.routes
+        if routes and next(iter(routes.values())).metadata_version != route.metadata_version:
+            routes.clear()  # none of them is good any more
+        # When there is no room the first ones stay: of many topics taken in turn, the oldest is needed next.
+        if len(routes) < _ROUTES_MAX // len(self._sessions.connections):
+            routes[key] = route
 
 
 def _string(text: str) -> bytes:

@@ -15,7 +15,7 @@ from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.metrics import Metrics
 from lakemq.broker.produce import Producing, RunReply
-from lakemq.broker.sessions import Alike, Connection, ProduceRoute
+from lakemq.broker.sessions import Alike, Connection, ProduceRoute, route_key
 from lakemq.broker.tracing import Subject
 from lakemq.broker.waiters import Buffers, Reply, Waiters
 from lakemq.errors import LakeMQError
@@ -160,19 +160,31 @@ class Runs:
             try:
                 while at < end:
                     place = at + route.partition_offset
-                    if place + 2 > end:
-                        break
-                    partition = frames[place] << 8 | frames[place + 1]
+                    partition = frames[place] << 8 | frames[place + 1] if place + 2 <= end else -1
                     index = route.indexes.get(partition) or self._index_of(route, partition)
-                    if index is None:
-                        break
-                    change = changes.get(index)
-                    next_index = index.next_index if change is None else change.next_index
-                    stored = store_run(
-                        frames, at, route.alike, partition, next_index, term, now_ms, position, synced_position, buffers
-                    )
+                    stored = None
+                    if index is not None:
+                        change = changes.get(index)
+                        next_index = index.next_index if change is None else change.next_index
+                        stored = store_run(
+                            frames,
+                            at,
+                            route.alike,
+                            partition,
+                            next_index,
+                            term,
+                            now_ms,
+                            position,
+                            synced_position,
+                            buffers,
+                        )
                     if stored is None:
-                        break
+                        other = connection.routes.get(route_key(frames, at))  # of another topic
+                        if other is None or other is route or other.metadata_version != version or not other.is_plain:
+                            break
+                        route = connection.route = other
+                        continue
+                    assert index is not None
                     if change is None:
                         change = changes[index] = _Change(route.topic)
                     began = at

@@ -12,15 +12,18 @@ from lakemq.errors import ConnectionNotFoundError
 from lakemq.names import AppName, owner_of
 from lakemq.storage.index import PartitionIndex
 from lakemq.wire.dialect import Dialect
+from lakemq.wire.header import REQUEST_HEADER_BYTES
 
 Alike = tuple[bytes, bytes, bytes, bytes, bytes, int, int, int]
 """What `store_run` wants to know of a route, in its order: head, prefix, suffix, topic's STRING, the peer's address,
 topic number, and how many bytes a run and a message may have."""
 
+_BESIDE_TOPIC_BYTES = 2 + 2 + 2 + 4 + 1  # how many topics, the name's length, no transaction, timeout, level
+
 
 @dataclass(slots=True)
 class ProduceRoute:
-    """What the last PRODUCE_MESSAGE of a connection looked like: the next ones will look alike (see `produce_run`)."""
+    """What a PRODUCE_MESSAGE of a connection looked like: the next ones will look alike (see `produce_run`)."""
 
     metadata_version: int
     head: bytes
@@ -39,6 +42,15 @@ class ProduceRoute:
     alike: Alike
     traced: Subject | None  # whose messages these are, if that is to be traced
     indexes: dict[int, PartitionIndex] = field(default_factory=dict)  # of the partitions it was used for, by number
+
+
+def route_key(frames: memoryview, at: int) -> bytes:
+    """How the request there begins, up to its messages: what requests to one topic have in common."""
+    start = at + REQUEST_HEADER_BYTES
+    if start + 4 > len(frames):
+        return b""
+    topic_bytes = frames[start + 2] << 8 | frames[start + 3]
+    return bytes(frames[at + 8 : at + 10]) + bytes(frames[start : start + topic_bytes + _BESIDE_TOPIC_BYTES])
 
 
 @dataclass(slots=True)
@@ -72,7 +84,8 @@ class Connection:
     producers: dict[tuple[str, str], str] = field(default_factory=dict)  # (topic, app) → producerId
     consumers: dict[tuple[str, str], str] = field(default_factory=dict)
     roles_made: int = 0  # for ids that are given once
-    route: ProduceRoute | None = None
+    route: ProduceRoute | None = None  # of the last one
+    routes: dict[bytes, ProduceRoute] = field(default_factory=dict)  # of some topics, by `route_key`
     in_flight_bytes: int = 0
     parked_polls: int = 0
     backlog: deque[memoryview] = field(default_factory=deque)  # frames that wait until it may go on
@@ -85,6 +98,11 @@ class Connection:
     def is_held_up(self) -> bool:
         """Whether its next request has to wait."""
         return self.is_output_full or self.is_choked
+
+    def forget_routes(self) -> None:
+        """Look at each request again."""
+        self.route = None
+        self.routes.clear()
 
     def full_topic(self, topic: str) -> str:
         """A topic's name with the connection's namespace, unless it names one itself."""
