@@ -29,6 +29,8 @@ BROKEN_ONCE = (
     6041,  # I16, the check's fault: an ack behind a failure came to nothing, and a filter did with the message
     6178,  # I05: where an app stands was told from acks of a turn that was then not written
     6543,  # I04, the check's fault: a dead letter whose app was gone is copied to its topic, as operators are told
+    9707,  # I17, the check's fault: it looked while events that had been refused were being synced
+    9999,  # I05, the check's fault: a turn that a kill cut short was written up to where a segment ended
     20249,  # I07: an ack of a lease that began above the ack index was ignored, and the lease held the partition
     20544,  # I13: a dead letter that nobody read before retention came was taken for another message
     30410,  # I14: when an ack of a part was not written, the whole lease was given to others

@@ -15,7 +15,7 @@ from lakemq.errors import LakeMQError
 from lakemq.storage.checkpoint import CheckpointTicket
 from lakemq.storage.config import StorageConfig
 from lakemq.storage.journal import SyncTicket
-from lakemq.storage.journal_record import RecordType
+from lakemq.storage.journal_record import HEADER_BYTES, RecordType
 from lakemq.storage.partition_group import Appended
 from lakemq.storage.retention import RetentionPolicy
 from lakemq.testing.clock import SimClock
@@ -346,7 +346,8 @@ class Host:
             return append(kind, payload, now_ms, topic=topic)
 
         def messages_appended(*arguments: Any, note: bytes | None = None, **more: Any) -> Appended:
-            if note is not None:  # without one they change nothing that is looked at
+            # Without a note they change nothing that is looked at; but where a segment ends, what came before is written.
+            if note is not None or not ledger.group.journal.fits(HEADER_BYTES + len(arguments[2])):
                 ledgered.note(ledger.end_position, ledger.state)
             try:
                 return append_messages(*arguments, note=note, **more)

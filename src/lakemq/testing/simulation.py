@@ -454,6 +454,8 @@ class Simulation:
         self._go_on(1200)
         engine = self.host.engine
         assert engine is not None
+        journal = engine.group.journal
+        self._go_on(300, lambda: not journal.unsynced_bytes)  # events that were refused may have been written just now
         self._check_baseline(engine)
 
     def _check_baseline(self, engine: Engine) -> None:
