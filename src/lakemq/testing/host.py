@@ -346,7 +346,7 @@ class Host:
             return append(kind, payload, now_ms, topic=topic)
 
         def messages_appended(*arguments: Any, note: bytes | None = None, **more: Any) -> Appended:
-            # Without a note they change nothing that is looked at; but where a segment ends, what came before is written.
+            # Without a note they change nothing that is looked at; but at the end of a segment all before is written.
             if note is not None or not ledger.group.journal.fits(HEADER_BYTES + len(arguments[2])):
                 ledgered.note(ledger.end_position, ledger.state)
             try:
@@ -374,7 +374,12 @@ class Host:
             return shown
 
         group = engine.group
-        retain = group.retain
+        retain, make_room = group.retain, group.make_room
+
+        def room_made(size: int, term: int, now_ms: int) -> None:
+            if not group.journal.fits(size):
+                ledgered.note(ledger.end_position, ledger.state)
+            make_room(size, term, now_ms)
 
         def retained(policy: RetentionPolicy, now_ms: int) -> int:
             count = retain(policy, now_ms)
@@ -392,6 +397,7 @@ class Host:
 
         # The one broker of this run is listened in on, so that the history knows each fact when it is made.
         group.retain = retained  # type: ignore[method-assign]
+        group.make_room = room_made  # type: ignore[method-assign]
         ledger.flush = flushed  # type: ignore[method-assign]
         ledger.append = appended  # type: ignore[method-assign]
         ledger.append_messages = messages_appended  # type: ignore[method-assign]
