@@ -8,6 +8,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # the backend is chosen first: there is no screen
+from matplotlib.ticker import LogLocator, NullFormatter  # the same
 
 from peers.records import OURS, Records  # the same
 from peers.workloads import WORKLOADS  # the same
@@ -40,7 +41,7 @@ def rates(results: Records) -> bool:
     wanted = [workload for workload in WORKLOADS if workload.unit != "us" and results.median(workload.name, OURS)]
     if not wanted or not peers:
         return False
-    figure, axes = plt.subplots(figsize=(9, 0.35 * len(wanted) * max(len(peers), 2) / 2 + 1.2))
+    _, axes = plt.subplots(figsize=(9, 0.35 * len(wanted) * max(len(peers), 2) / 2 + 1.2))
     height = 0.8 / len(peers)
     for place, peer in enumerate(peers):
         ratios = [results.ratio(workload.name, peer, "load") for workload in wanted]
@@ -53,7 +54,11 @@ def rates(results: Records) -> bool:
     axes.set_xlabel("messages/s of LakeMQ over the peer's (log scale)")
     axes.legend(loc="lower right")
     axes.grid(axis="x", which="both", alpha=0.2)
-    figure.suptitle("LakeMQ against its peers: right of 1 it is faster")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.margins(y=0.01)
+    axes.set_title("LakeMQ against its peers: right of 1 it is faster")
     return True
 
 
@@ -72,8 +77,9 @@ def latencies(results: Records) -> bool:
         axes.set_title(workload.name)
         axes.grid(which="both", alpha=0.2)
     all_axes[0][0].set_ylabel("ms from send to receipt")
-    all_axes[0][-1].legend()
+    all_axes[0][-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5))
     figure.suptitle("End-to-end latency at a fixed rate")
+    figure.tight_layout()
     return True
 
 
@@ -100,7 +106,8 @@ def growth(results: Records) -> bool:
         axes.set_title(name.removeprefix("growth-"))
         axes.set_ylabel(units[name])
         axes.grid(alpha=0.2)
-    all_axes.flat[0].legend()
+    lines_of = {line.get_label(): line for axes in all_axes.flat for line in axes.get_lines()}
+    figure.legend(lines_of.values(), lines_of.keys(), loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.suptitle("The same work with more around it")
     figure.tight_layout()
     return True
