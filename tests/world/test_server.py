@@ -21,7 +21,13 @@ except ImportError:
 FRAME = Header(7, 1).pack(10) + b"x" * 10
 forms = pytest.mark.parametrize(
     "form",
-    ["protocol", pytest.param("poller", marks=pytest.mark.skipif(polled is None, reason="the poller was not built"))],
+    [
+        "protocol",
+        pytest.param(
+            "poller",
+            marks=pytest.mark.skipif(polled is None, reason="the poller was not built: no C compiler at install"),
+        ),
+    ],
 )
 OUTPUT_BYTES_MAX = 200_000
 
@@ -391,7 +397,7 @@ def _has_ipv6():
         return False
 
 
-@pytest.mark.skipif(polled is None, reason="the poller was not built")
+@pytest.mark.skipif(polled is None, reason="the poller was not built: no C compiler at install")
 def test_without_files_for_more_connections_those_who_wait_come_in_later(monkeypatch):
     monkeypatch.setattr(polled, "_ACCEPT_AGAIN_SECONDS", 0.01)
     accept, failures = socket.socket.accept, [OSError(24, "planned")] * 2
@@ -430,7 +436,7 @@ class Looking:
         return getattr(self._poller, name)
 
 
-@pytest.mark.skipif(polled is None, reason="the poller was not built")
+@pytest.mark.skipif(polled is None, reason="the poller was not built: no C compiler at install")
 @pytest.mark.parametrize(
     ("brisk_s", "is_waiting_for_disk", "finds", "looks"),
     [(60, False, True, 9), (0, False, True, 0), (60, True, True, 0), (60, False, False, 5)],
@@ -457,7 +463,7 @@ def test_who_asks_again_at_once_is_not_slept_for(brisk_s, is_waiting_for_disk, f
     asyncio.run(main())
 
 
-@pytest.mark.skipif(polled is None, reason="the poller was not built")
+@pytest.mark.skipif(polled is None, reason="the poller was not built: no C compiler at install")
 def test_a_look_ends_when_something_is_there_or_the_time_is_over():
     async def main():
         serving = await Serving("poller").start()

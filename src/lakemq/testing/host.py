@@ -397,7 +397,7 @@ class Host:
 
         # The one broker of this run is listened in on, so that the history knows each fact when it is made.
         group.retain = retained  # type: ignore[method-assign]
-        group.make_room = room_made  # type: ignore[method-assign]
+        group.make_room = room_made  # type: ignore[method-assign]  # listened in on, as the others
         ledger.flush = flushed  # type: ignore[method-assign]
         ledger.append = appended  # type: ignore[method-assign]
         ledger.append_messages = messages_appended  # type: ignore[method-assign]

@@ -17,7 +17,7 @@ from lakemq.world.disk import RealFile
 try:
     from lakemq._sync import Syncer
 except ImportError:  # no compiler when it was installed, or no eventfd on this system
-    Syncer = None  # type: ignore[assignment, misc]
+    Syncer = None  # type: ignore[assignment, misc]  # its threads of Python are used
 
 Done = Callable[[OSError | None], None]
 
