@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from lakemq.world.syncing import THREADS_MAX as DISK_THREADS_MAX
+
 from .broker_disk import until
 from .broker_kills import SETTINGS
 from .broker_load import STYLES, Load
@@ -57,14 +59,15 @@ async def rounds_of_load(place: Path, rounds: int, seconds: float) -> tuple[dict
         at_start = {"anon": one.anon_bytes(), "files": one.fd_count(), "threads": one.thread_count()}
         for number in range(WARM_UP_ROUNDS + rounds):
             await round_of_load(one, load, seconds)
-            # Files of the store stay open up to a cap; the disk's two threads stay once they are there.
-            history.append(await settled(one, at_start["files"] + CACHED_FILES, at_start["threads"] + 2))
+            # Files of the store stay open up to a cap; the disk's threads stay once they are there.
+            threads = at_start["threads"] + DISK_THREADS_MAX
+            history.append(await settled(one, at_start["files"] + CACHED_FILES, threads))
             say(f"round {number}: {load.answered} answers, {history[-1]}")
         base, last = history[WARM_UP_ROUNDS - 1], history[-1]
         allowed = max(base["anon"] * GROWTH_SHARE_MAX, GROWTH_BYTES_MIN)
         if last["anon"] - base["anon"] > allowed:
             problems.append(f"memory: {[one['anon'] >> 20 for one in history]} MiB after each round")
-        for what, more in (("files", CACHED_FILES), ("threads", 0)):
+        for what, more in (("files", CACHED_FILES), ("threads", DISK_THREADS_MAX)):
             each = [one[what] for one in history]
             problems += [f"{what}: {each} after each round"] if last[what] > base[what] + more else []
         problems += load.account.problems

@@ -20,6 +20,8 @@ except ImportError:  # no compiler when it was installed, or no eventfd on this 
     Syncer = None  # type: ignore[assignment, misc]  # its threads of Python are used
 
 Done = Callable[[OSError | None], None]
+PYTHON_THREADS = 2  # a sync of several files and a checkpoint beside it
+THREADS_MAX = PYTHON_THREADS + 1  # each comes with its first work and stays
 
 
 class Ticket(Protocol):
@@ -43,7 +45,7 @@ class DiskWork:
     """At most one sync at a time; all methods are called on the loop."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(2, "lakemq-disk")
+        self._threads = ThreadPoolExecutor(PYTHON_THREADS, "lakemq-disk")
         self._syncer = Syncer() if Syncer is not None else None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._synced: Done | None = None  # who waits for the syncer
