@@ -1,5 +1,6 @@
 """Caps, and what happens at each (R11): who comes too fast waits, who reads too slowly is not served."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from broker.fix_broker import DOCUMENTED, EIO, JOYQUEUE, make_broker
 from lakemq.broker.limits import BrokerLimits
 from lakemq.message import Qos
 from lakemq.storage.config import StorageConfig
+from lakemq.storage.sync_policy import SyncPolicy
 from lakemq.wire.consume import FetchPartitionMessage, PartitionFetch, TopicPartitionFetch
 from lakemq.wire.session import Heartbeat
 
@@ -111,6 +113,24 @@ def test_a_producer_is_not_read_from_while_too_much_waits_for_the_sync(dialect, 
     assert order_stored(life) == list(range(60)), "in the order sent"
     assert all(peer.received(one).body.topics[0].code == 0 for one in asked)
     assert life.journal.unsynced_bytes == 0
+
+
+@both
+@pytest.mark.parametrize("high", [20_000, ROOMY.unsynced_bytes_max])
+def test_a_policy_puts_no_sync_off_until_there_is_no_room(dialect, high):
+    storage = replace(ROOMY, sync_policy=SyncPolicy(every_ms=5000))
+    life = make_broker(storage=storage, limits_of={"unsynced_bytes_high": high})
+    peer = life.peer(dialect=dialect)
+    life.pass_ms(5000)
+    count = 2 * ROOMY.unsynced_bytes_max // 50_000
+    asked = []
+    for command in commands(peer, count, size=50_000, qos=Qos.WRITE):
+        asked.append(peer.send(command))
+        life.settle()
+    assert [peer.received(one).body.topics[0].code for one in asked] == [0] * count
+    assert life.journal.unsynced_bytes <= high // 2 + 60_000
+    life.pass_ms(5000)
+    assert order_stored(life) == list(range(count))
 
 
 @both

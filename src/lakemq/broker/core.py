@@ -193,6 +193,7 @@ class Broker:
         self._is_complete = True
         self._is_over = False
         self._unsynced_high = config.limits.unsynced_bytes_high
+        self._sync_bytes = min(_LAZY_SYNC_BYTES, self._unsynced_high // 2)  # so much is put off by nothing
         self._events: dict[type, Callable[[Any, Now], None]] = {
             FramesReceived: self._frames_received,
             TurnEnded: self._turn_ended,
@@ -553,7 +554,10 @@ class Broker:
         self.consuming.refresh(now)
 
     def _ask_for_sync(self, now: Now) -> None:
-        if self._sync is None and not self._may_sync_later(now) and self._group.wants_sync(now.wall_ms):
+        if self._sync is not None or self._may_sync_later(now):
+            return
+        # A policy that puts syncs off must not do so until there is no room for what comes next.
+        if self._group.journal.unsynced_bytes >= self._sync_bytes or self._group.wants_sync(now.wall_ms):
             ticket = self._group.begin_sync()
             if ticket is not None:
                 self._sync = ticket
@@ -567,7 +571,7 @@ class Broker:
         is_seen_later = self.consuming.deadlines.waiting and not self._group.shows_written
         if is_seen_later and self._group.unsynced_messages:  # acks alone show nobody anything
             return False
-        if self._group.journal.unsynced_bytes >= _LAZY_SYNC_BYTES:
+        if self._group.journal.unsynced_bytes >= self._sync_bytes:
             return False
         return now.monotonic_ms - self._sync_began_ms < self.config.lazy_sync_ms
 
