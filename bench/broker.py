@@ -47,9 +47,9 @@ from lakemq.wire.consume import (
 )
 from lakemq.wire.dialect import Dialect
 from lakemq.wire.session import AddConnection, AddConsumer, AddProducer
+from page_cache import PageCache
 
 from measure import Result, report
-from page_cache import PageCache
 
 TOPIC = "bench"
 FETCH_TOPIC = "bench-fetch"

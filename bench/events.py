@@ -40,6 +40,7 @@ from lakemq.client.admin import AdminClient
 from lakemq.embedded import Engine, Pipe
 from lakemq.world.clock import RealClock
 from lakemq.world.disk import RealDisk
+from page_cache import PageCache
 
 from measure import Result, report
 
@@ -171,7 +172,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="events-", dir=options.directory) as name:
         directory = Path(name)
         compile_programs(directory)
-        bench = Bench(directory, seconds, seconds / 4, rounds, 0)
+        memory = None if options.quick else PageCache(directory, say)
+        bench = Bench(directory, seconds, seconds / 4, rounds, 0, memory)
         bench.ours = begin(directory)
         try:
             for case in cases_named(options.cases):
@@ -180,6 +182,8 @@ def main() -> int:
                 results += results_of(case, *measure(bench, case))
         finally:
             bench.stop()
+            if memory is not None:
+                memory.close()
     report(results, options.json)
     return 0
 

@@ -6,7 +6,6 @@ a factor, not a percent.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -32,13 +31,14 @@ FILL_SECONDS_MAX = 60.0  # of a slow peer's ten million: it is told how far it c
 def server(peer: Peer, parent: Path, pace: Pace) -> Iterator[Turn]:
     directory = Path(tempfile.mkdtemp(prefix=f"{peer.name}-", dir=parent))
     try:
+        pace.fill_memory()
         running = peer.start(directory, Durability.CACHE, pace.server_cpus)
         try:
             yield Turn(peer, running, pace, 0)
         finally:
             running.stop()
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        pace.remove(directory)
 
 
 def measure(peers: list[Peer], parent: Path, pace: Pace) -> Iterator[Record]:

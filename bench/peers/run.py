@@ -16,6 +16,7 @@ import sys
 import time
 from pathlib import Path
 
+from page_cache import PageCache
 from peers import growth, plots, tables
 from peers.all import PEERS, peers_named
 from peers.model import Durability, Peer, PeerError, say
@@ -46,11 +47,11 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def pace_of(options: argparse.Namespace) -> Pace:
+def pace_of(options: argparse.Namespace, memory: PageCache | None) -> Pace:
     cpus = sorted(os.sched_getaffinity(0))
     load, servers = (cpus[-1:], cpus[:-1] or cpus) if options.cores == "split" else (cpus, cpus)
     seconds = options.seconds or (1.0 if options.quick else 1.2)
-    return Pace(seconds, 0.3, WARM_UP_MAX, load, servers)
+    return Pace(seconds, 0.3, WARM_UP_MAX, load, servers, memory)
 
 
 def ready(names: str, is_quick: bool) -> list[Peer]:
@@ -102,7 +103,9 @@ def run_round(
 
 def main() -> int:
     options = arguments()
-    pace, workloads = pace_of(options), chosen(options)
+    workloads = chosen(options)
+    memory = None if options.quick else PageCache(options.directory, say)
+    pace = pace_of(options, memory)
     peers = ready(options.peers, options.quick)
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
     minutes = options.minutes or (QUICK_MINUTES_MAX if options.quick else MINUTES_MAX)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from broker import user_seconds
+from page_cache import PageCache
 from peers.drive import drive
 from peers.model import Durability, Figures, Load, Peer, PeerError, Running, say
 from peers.records import OTHERS_MAX, Record
@@ -32,6 +33,17 @@ class Pace:
     warm_up_max: float  # of a new server, under load
     load_cpus: list[int]
     server_cpus: list[int]
+    memory: PageCache | None = None  # kept filled, if given
+
+    def fill_memory(self) -> None:
+        if self.memory is not None:
+            self.memory.fill()
+
+    def remove(self, directory: Path) -> None:
+        if self.memory is not None:
+            self.memory.remove(directory)
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 @dataclass
@@ -119,6 +131,7 @@ class Turn:
         return self.drive(load, topic, seconds, consumer_frames=consumer)
 
     def measure(self, workload: Workload) -> Record:
+        self.pace.fill_memory()
         load, seconds = workload.load, self.pace.seconds
         server, users, began = self.running.cpu_seconds(), user_seconds(), time.monotonic()
         own = os.times()
@@ -172,6 +185,7 @@ def turn(
     """Records of one server of `peer` under these workloads, all of this durability."""
     directory = Path(tempfile.mkdtemp(prefix=f"{peer.name}-", dir=parent))
     try:
+        pace.fill_memory()
         began = time.monotonic()
         running = peer.start(directory, durability, pace.server_cpus)
         ready = time.monotonic() - began
@@ -187,7 +201,7 @@ def turn(
         finally:
             running.stop()
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        pace.remove(directory)
 
 
 def one(here: Turn, workload: Workload) -> Iterator[Record]:

@@ -25,6 +25,7 @@ from lakemq.workers import Worker, Workers
 from lakemq.world import log
 from lakemq.world.admin_http import AdminPlace, AdminServer
 from lakemq.world.admin_token import own_token
+from lakemq.world.memory import keep_freed_memory
 
 _LOG = logging.getLogger("lakemq.broker")
 
@@ -49,6 +50,7 @@ class Serving:
         if self._ready_file is not None:
             self._ready_file.unlink(missing_ok=True)  # of a run before, which says nothing about this one
         _raise_file_limit()
+        keep_freed_memory()
         _open(self._service, self._data)
         self._token = self._find_token()
         log.configure(
