@@ -80,11 +80,11 @@ def test_requests_of_one_turn_are_written_together(cluster):
     async def work(mq):
         await mq.send("orders", b"warm")
         before = connector.transports[0].writes
-        await asyncio.gather(*[mq.send("orders", b"%d" % n) for n in range(50)])
+        await asyncio.gather(*[mq.send("orders", b"%d" % n) for n in range(10)])
         return connector.transports[0].writes - before
 
     assert run(cluster, work, connector=connector) == 1
-    assert len(cluster.bodies()) == 51
+    assert len(cluster.bodies()) == 11
 
 
 def test_retries_work_the_same(cluster):
@@ -344,3 +344,21 @@ def test_a_handler_of_a_topic_that_is_not_there_ends_the_run(cluster):
             await mq.run()
 
     run(cluster, work)
+
+
+def test_of_many_tasks_in_a_turn_the_first_requests_leave_before_the_last_are_made(cluster):
+    arrived = []
+
+    async def one(mq, number):
+        arrived.append(cluster.count(ProduceMessage))
+        return await mq.send("orders", b"%d" % number)
+
+    async def work(mq):
+        await mq.send("orders", b"first")
+        await asyncio.gather(*[one(mq, number) for number in range(100)])
+
+    run(cluster, work, in_flight_max=100)
+    assert arrived[0] == 1
+    assert arrived[-1] > 50, "the broker had most of them while the last ones were being made"
+    assert len(set(arrived)) < 10, "but not each with a write of its own"
+    assert len(cluster.bodies()) == 101
