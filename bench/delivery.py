@@ -1,6 +1,6 @@
 """Delivery against a broker process on this machine, part by part.
 
-    python bench/delivery.py [--quick] [--json]
+    python bench/delivery.py [--quick] [--json] [--parts delays,delays-in-60-s,acks,transactions]
 
 delays: a million messages that wait, each due at its own time, sent beforehand. How late each one is when a consumer
 has it who waits for it, by the clock that all share; that none is early; what they cost in memory; and what a producer
@@ -12,6 +12,7 @@ acks and transactions: `bench/acks.py` and `bench/transactions.py`, which also r
 A producer and a consumer of our own, over bare sockets, share the machine with the broker.
 """
 
+import argparse
 import os
 import statistics
 import struct
@@ -34,8 +35,9 @@ from lakemq.wire.produce import ProduceMessage, TopicProduce
 from page_cache import PageCache
 from transactions import transactions
 
-from measure import Result, arguments, report
+from measure import Result, report
 
+PARTS = ("delays", "delays-in-60-s", "acks", "transactions")
 TOPIC = "delayed"
 DUE_PER_SECOND = 10_000
 PER_REQUEST = 100
@@ -191,12 +193,14 @@ def delays(count: int, due_per_second: int, rounds: int, many: int, memory: Page
         before = rss_mb(waiting)
         probe = send_delays(idle, spread(5000, wall_ms() + 30 * _DAY_MS, due_per_second))
         first_due_ms = wall_ms() + round(1500 * count / probe) + rounds * many // 25 + 5000
+        say(f"sending {count:,}, the first is due in {(first_due_ms - wall_ms()) / 1000:.0f} s")
         rate = send_delays(waiting, spread(count, first_due_ms, due_per_second))
         results.append(Result(f"delays sent, {PER_REQUEST} to a request, up to {count:,}", round(rate), "messages/s"))
         results.append(
             Result(f"memory of the broker with {count:,} delays", round(rss_mb(waiting)), "MB", before, None)
         )
         results[-1].ratio = round(rss_mb(waiting) / before, 2)
+        say("other messages, in turns")
         pairs = [_in_turns(idle, waiting, many, memory, idle_first=nth % 2 == 0) for nth in range(rounds)]
         baseline, value = (round(statistics.median(one)) for one in zip(*pairs, strict=True))
         name = f"other messages sent, with {count:,} delays that wait"
@@ -225,17 +229,36 @@ def _in_turns(
     return rates[idle], rates[waiting]
 
 
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
 def main() -> None:
-    options = arguments(__doc__ or "")
-    if options.quick:
-        results = delays(50_000, DUE_PER_SECOND, 5, 50_000, None)
-    else:
-        memory = PageCache(Path("."), lambda text: print(text, file=sys.stderr))
-        results = delays(1_000_000, DUE_PER_SECOND, 9, 100_000, memory)
-        results += delays(1_000_000, 1_000_000 // 60, 9, 100_000, memory)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="under two minutes, with 50 000 delays")
+    parser.add_argument("--json", action="store_true", help="print a JSON list")
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)} (default: all, 14 minutes)")
+    options = parser.parse_args()
+    parts = options.parts.split(",")
+    if unknown := [part for part in parts if part not in PARTS]:
+        raise SystemExit(f"no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    memory = None if options.quick or "delays" not in options.parts else PageCache(Path("."), say)
+    results: list[Result] = []
+    for part in parts:
+        say(f"{part} …")
+        match part:
+            case "delays" if options.quick:
+                results += delays(50_000, DUE_PER_SECOND, 5, 50_000, memory)
+            case "delays":
+                results += delays(1_000_000, DUE_PER_SECOND, 9, 100_000, memory)
+            case "delays-in-60-s" if not options.quick:
+                results += delays(1_000_000, 1_000_000 // 60, 9, 100_000, memory)
+            case "acks":
+                results += acks(options.quick)
+            case "transactions":
+                results += transactions(options.quick)
+    if memory is not None:
         memory.close()
-    results += acks(options.quick)
-    results += transactions(options.quick)
     report(results, options.json)
 
 
