@@ -21,6 +21,17 @@ typedef struct {
 
 enum { ITEM_BYTES_MIN = 17, BATCH_HEAD = 6, PRIORITY = 20 };
 
+static int64_t count(const uint8_t *p, int64_t size) {
+    int64_t at = 0, found = 0;
+    while (size - at >= BYTES_MIN) {
+        found++;
+        int64_t length = (int32_t)get32(p + at);
+        if (length < BYTES_MIN) break;
+        at += length;
+    }
+    return found;
+}
+
 static int64_t lay(const uint8_t *p, int64_t size, Row *rows, int64_t rows_max) {
     int64_t at = 0, count = 0;
     Parts parts;
@@ -100,6 +111,14 @@ static int rows_of(PyObject *object, Py_buffer *buffer, int flags) {
     PyBuffer_Release(buffer);
     PyErr_SetString(PyExc_ValueError, "these are no rows");
     return 0;
+}
+
+static PyObject *columns_count(PyObject *self, PyObject *data) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(data, &view, PyBUF_SIMPLE) < 0) return NULL;
+    int64_t found = count(view.buf, view.len);
+    PyBuffer_Release(&view);
+    return PyLong_FromLongLong(found);
 }
 
 static PyObject *columns_lay(PyObject *self, PyObject *const *args, Py_ssize_t n) {
@@ -291,6 +310,7 @@ no_rows:
 
 static PyMethodDef methods[] = {
     {"places", (PyCFunction)(void (*)(void))columns_places, METH_FASTCALL, "Twin of columns.places_python."},
+    {"count", columns_count, METH_O, "Twin of columns.count_python."},
     {"lay", (PyCFunction)(void (*)(void))columns_lay, METH_FASTCALL, "Twin of columns.lay_python."},
     {"items", (PyCFunction)(void (*)(void))columns_items, METH_FASTCALL, "Twin of columns.items_python."},
     {"gather", (PyCFunction)(void (*)(void))columns_gather, METH_FASTCALL, "Twin of columns.gather_python."},

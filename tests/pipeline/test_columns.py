@@ -162,6 +162,26 @@ def test_bytes_that_are_no_messages_are_an_error(cut):
         open_block(data[:-cut])
 
 
+@pytest.mark.skipif(columns._columns is None, reason="lakemq._columns was not built: no compiler at install time")
+@given(messages=st.lists(MESSAGES, max_size=4), cut=st.integers(0, 80), junk=st.binary(max_size=80), at=st.integers(0))
+def test_messages_are_counted_alike_whatever_the_bytes_are(messages, cut, junk, at):
+    data = bytearray(b"".join(pack_at(message, 100) for message in messages))
+    data = data[: max(len(data) - cut, 0)]
+    place = at % (len(data) + 1)
+    data[place : place + len(junk)] = junk
+    assert columns._columns.count(data) == columns.count_python(memoryview(data))
+
+
+@pytest.mark.usefixtures("form")
+def test_there_is_room_for_the_messages_of_a_block_and_no_more(monkeypatch):
+    asked = []
+    make = columns.np.zeros
+    monkeypatch.setattr(columns.np, "zeros", lambda count, kind: asked.append(count) or make(count, kind))
+    data, _ = block_of([Message(body=b"x" * 1000), Message(body=b"y" * 500), Message(body=b"")])
+    assert len(open_block(data).rows) == 3
+    assert asked == [3]
+
+
 @pytest.mark.usefixtures("form")
 def test_no_messages_at_all_are_an_error():
     with pytest.raises(SerializationError):

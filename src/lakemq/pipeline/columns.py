@@ -132,7 +132,8 @@ def _split(arena: Buffer, carriers: Rows, is_batch: npt.NDArray[np.bool_]) -> Ro
 def lay(data: Buffer) -> Rows:
     """One row for each message as it is carried."""
     view = memoryview(data)
-    rows = np.zeros(len(view) // MESSAGE_BYTES_MIN, ROW)
+    # Counted before: room for the shortest messages would be larger than a block of usual ones, and all of it cleared.
+    rows = np.zeros(count_python(view) if _columns is None else _columns.count(view), ROW)
     count = lay_python(view, rows) if _columns is None else _columns.lay(view, rows)
     if count < 0:
         lay_python(view, rows)  # which says why
@@ -185,6 +186,18 @@ def crcs(arena: Buffer, rows: Rows) -> npt.NDArray[np.int64]:
         is_good = _columns.crcs(arena, rows, found)
         assert is_good, "rows speak of bytes that are there"
     return found
+
+
+def count_python(view: memoryview) -> int:
+    """How many messages there are, by their lengths alone; of what is no message, `lay` says so."""
+    at = count = 0
+    while len(view) - at >= MESSAGE_BYTES_MIN:
+        count += 1
+        length = _INT.unpack_from(view, at)[0]
+        if length < MESSAGE_BYTES_MIN:
+            break
+        at += length
+    return count
 
 
 def lay_python(view: memoryview, rows: Rows) -> int:
