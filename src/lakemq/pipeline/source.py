@@ -95,9 +95,11 @@ class _Reads:
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         from lakemq.pipeline.collecting import spare_imports
+        from lakemq.pipeline.paging import keep_pages
         from lakemq.pipeline.reads import read_ranges
 
         spare_imports()
+        keep_pages()
         # Nothing to read is asked for as a partition of Spark's own.
         ranges = partition.ranges if isinstance(partition, Task) else ()
         return read_ranges(self.options, ranges, self.names)
