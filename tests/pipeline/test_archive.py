@@ -11,6 +11,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra spark")
 
+import pyarrow as pa
+
+from lakemq.pipeline import schema
 from lakemq.pipeline.archive_plan import archived_status, told_positions
 from lakemq.pipeline.archiving import ARCHIVE_APP, Archive, ArchiveSettings
 from lakemq.pipeline.errors import PipelineError
@@ -200,5 +203,6 @@ def test_what_retention_has_dropped_is_read_from_the_lake(spark, topics, tmp_pat
     topics.fill(topic, 100)
     archive(spark, topics, tmp_path, [topic])
     (found,) = find_archived(str(tmp_path), Range(topic, 0, 20, 60), number_of(topics, topic))
-    rows = [row for batch in read_archived(found, ["offset", "value"]) for row in batch.to_pylist()]
+    types = pa.schema([schema.SOURCE.field(name) for name in ("offset", "value")])
+    rows = [row for batch in read_archived(found, types) for row in batch.to_pylist()]
     assert [int(row["value"]) for row in rows] == list(range(20, 60))

@@ -4,6 +4,8 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs the extra spark")
 
+import pyarrow as pa
+
 import lakemq
 from fix_live import start_broker
 from lakemq.pipeline.door import Door, door
@@ -37,8 +39,11 @@ def offsets(batches):
 def test_a_range_has_each_offset_once_wherever_it_is_cut(filled):
     _, url = filled
     server = Server(url, timeout_ms=5000)
+    types = pa.schema([pa.field("offset", pa.int64(), nullable=False)])
     for first, end in ((0, COUNT), (777, 12_345), (COUNT - 1, COUNT), (5, 6)):
-        assert offsets(read_range(server, Range("orders", 0, first, end), ["offset"])) == list(range(first, end))
+        batches = list(read_range(server, Range("orders", 0, first, end), types))
+        assert offsets(batches) == list(range(first, end))
+        assert all(batch.schema == types for batch in batches)
     door(server).close()
 
 

@@ -77,6 +77,31 @@ def test_columns_that_are_named_are_all_that_is_read(spark, topics):
     assert frame.load().count() == 10
 
 
+def test_only_a_key_may_be_null_unless_rows_come_from_the_lake(spark, topics, tmp_path):
+    topic = topics.make()
+    topics.mq.send(topic, b"", key=None)
+    frame = topics.read(spark, subscribe=topic)
+    assert [field.name for field in frame.schema if field.nullable] == ["key"]
+    (row,) = frame.collect()
+    assert [name for name in frame.columns if row[name] is None] == ["key"]
+    stream = spark.readStream.format("lakemq").options(servers=topics.url, subscribe=topic).load()
+    assert stream.schema == frame.schema
+    mixed = topics.read(spark, subscribe=topic, failOnDataLoss="archive", lake=str(tmp_path))
+    assert all(field.nullable for field in mixed.schema)
+    assert mixed.collect() == [row]
+
+
+def test_columns_may_be_named_with_and_without_not_null_but_a_key_may_be_missing(spark, topics):
+    topic = topics.make()
+    topics.fill(topic, 10)
+    reader = spark.read.format("lakemq").options(servers=topics.url, subscribe=topic)
+    frame = reader.schema("offset bigint NOT NULL, partition int").load()
+    assert [field.nullable for field in frame.schema] == [False, True]
+    assert frame.distinct().count() == 10
+    with pytest.raises(AnalysisException, match=r"column key may be null. Name it without NOT NULL"):
+        reader.schema("key string NOT NULL").load().count()
+
+
 def test_filters_on_offset_and_partition_are_pushed_down(spark, topics):
     topic = topics.make(partitions=2)
     for partition in (0, 1):

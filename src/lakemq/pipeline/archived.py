@@ -1,6 +1,6 @@
 """Ranges that have left the broker, read from the lake instead."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pyarrow as pa
@@ -28,15 +28,14 @@ def find_archived(uri: str, one: Range, topic_id: int) -> list[Range]:
     return [replace(one, topic_id=topic_id, files=tuple(files))]
 
 
-def read_archived(one: Range, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of such a range, with the source's columns."""
+def read_archived(one: Range, types: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of such a range, with those of the source's columns."""
     wanted = pa.schema([field for field in schema.MESSAGES if field.name not in ("topic", "dt")])
-    types = pa.schema([schema.SOURCE.field(name) for name in names])
     for uri in one.files:
         directory, _, name = uri.rpartition("/")
         for batch in read_rows(Place.of(directory), name, wanted):
             rows = of_partition(batch, PartitionKey(one.topic_id, one.partition), one.first, one.end)
             if rows.num_rows:
                 topic = pa.repeat(pa.scalar(one.topic, pa.string()), rows.num_rows)
-                columns = [topic if name == "topic" else rows.column(name) for name in names]
+                columns = [topic if name == "topic" else rows.column(name) for name in types.names]
                 yield pa.RecordBatch.from_arrays(columns, schema=types)

@@ -4,7 +4,7 @@ What repeats is made once: attributes are read once for each different text of a
 """
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -36,9 +36,11 @@ class Columns:
 
     def batch(self, names: Sequence[str], types: pa.Schema = schema.SOURCE) -> pa.RecordBatch:
         """Those columns, in that order."""
-        return pa.RecordBatch.from_arrays(
-            [_MAKE[name](self) for name in names], schema=pa.schema([types.field(name) for name in names])
-        )
+        return self.all_of(pa.schema([types.field(name) for name in names]))
+
+    def all_of(self, types: pa.Schema) -> pa.RecordBatch:
+        """The columns of that schema."""
+        return pa.RecordBatch.from_arrays([_MAKE[name](self) for name in types.names], schema=types)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -194,11 +196,13 @@ def _number_of(text: str) -> int:
 def _empty(kind: pa.DataType, count: int) -> pa.Array:
     """As many empty lists or maps."""
     offsets = pa.py_buffer(np.zeros(count + 1, np.int32))
-    if pa.types.is_map(kind):
-        inside = pa.array([], pa.struct([kind.key_field, kind.item_field]))
-    else:
-        inside = pa.array([], kind.value_type)
-    return pa.Array.from_buffers(kind, count, [None, offsets], children=[inside])
+    return pa.Array.from_buffers(kind, count, [None, offsets], children=[_nothing(kind)])
+
+
+@cache
+def _nothing(kind: pa.DataType) -> pa.Array:
+    """What is inside of them."""
+    return pa.array([], pa.struct([kind.key_field, kind.item_field]) if pa.types.is_map(kind) else kind.value_type)
 
 
 def _moments(milliseconds: Any) -> pa.Array:

@@ -1,10 +1,9 @@
 """A range of a partition as Arrow batches: fetched block by block, taken apart in the task that wants it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pyarrow as pa
 
-from lakemq.pipeline import schema
 from lakemq.pipeline.arrow import Columns
 from lakemq.pipeline.columns import Opened, open_block
 from lakemq.pipeline.door import door
@@ -13,12 +12,10 @@ from lakemq.pipeline.options import Server
 from lakemq.pipeline.planning import Range
 
 
-def read_range(
-    server: Server, one: Range, names: Sequence[str], group: str = "", types: pa.Schema = schema.SOURCE
-) -> Iterator[pa.RecordBatch]:
+def read_range(server: Server, one: Range, types: pa.Schema, group: str = "") -> Iterator[pa.RecordBatch]:
     """The messages of a range that is at the broker; each offset once, or an error."""
     for opened in open_range(server, one, group):
-        yield Columns(opened, one.topic, one.partition, one.topic_id).batch(names, types)
+        yield Columns(opened, one.topic, one.partition, one.topic_id).all_of(types)
 
 
 def open_range(server: Server, one: Range, group: str = "") -> Iterator[Opened]:

@@ -38,24 +38,26 @@ _DDL = {
 
 def ddl(types: pa.Schema) -> str:
     """The same columns in Spark's words."""
-    return ", ".join(f"{field.name} {_DDL[field.type]}" for field in types)
+    return ", ".join(f"{field.name} {_DDL[field.type]}{'' if field.nullable else ' NOT NULL'}" for field in types)
 
 
-def ddl_of(view: str) -> str:
-    """The columns of a view."""
-    return ddl(_VIEWS[view])
+def types_of(view: str, loss: str) -> pa.Schema:
+    """The columns of a view; what may come from the lake, with `loss` "archive", may be null."""
+    return schema.LIVE if view == "messages" and loss != "archive" else _VIEWS[view]
 
 
-def check_columns(view: str, wanted: StructType) -> list[str]:
+def check_columns(types: pa.Schema, wanted: StructType) -> pa.Schema:
     """The columns that are wanted: naming some with `.schema(…)` is the only way to have fewer."""
-    types = {field.name: _DDL[field.type] for field in _VIEWS[view]}
+    known = {field.name: _DDL[field.type] for field in types}
     for field in wanted.fields:
-        if field.name not in types:
-            raise OptionError(f"there is no column {field.name!r}", f"The columns are {', '.join(types)}.")
+        if field.name not in known:
+            raise OptionError(f"there is no column {field.name!r}", f"The columns are {', '.join(known)}.")
         said = field.dataType.simpleString()
-        if said != types[field.name]:
-            raise OptionError(f"column {field.name} is {types[field.name]}, not {said}", "Cast it after reading.")
-    return [field.name for field in wanted.fields]
+        if said != known[field.name]:
+            raise OptionError(f"column {field.name} is {known[field.name]}, not {said}", "Cast it after reading.")
+        if types.field(field.name).nullable and not field.nullable:
+            raise OptionError(f"column {field.name} may be null", "Name it without NOT NULL.")
+    return pa.schema([types.field(field.name).with_nullable(field.nullable) for field in wanted.fields])
 
 
 class Reads:
@@ -152,15 +154,15 @@ class Reads:
             self._door.commit(topic, targets, self._options.group)
 
 
-def read_ranges(options: SourceOptions, ranges: Sequence[Range], names: list[str]) -> Iterator[Any]:
-    """The rows of some ranges, as Arrow batches."""
+def read_ranges(options: SourceOptions, ranges: Sequence[Range], types: pa.Schema) -> Iterator[Any]:
+    """The rows of some ranges, as Arrow batches with those columns."""
     for one in ranges:
         if one.files:
             from lakemq.pipeline.archived import read_archived
 
-            yield from read_archived(one, names)
+            yield from read_archived(one, types)
         elif options.view == "events":
             for opened in open_range(options.server, one, options.group):
-                yield event_rows(opened, one.partition).select(names)
+                yield event_rows(opened, one.partition).select(types.names)
         else:
-            yield from read_range(options.server, one, names, options.group)
+            yield from read_range(options.server, one, types, options.group)

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from lakemq.pipeline.errors import OptionError
-from lakemq.pipeline.options import VIEWS, Given, SourceOptions, read_sink, read_source
+from lakemq.pipeline.options import LOSSES, VIEWS, Given, SourceOptions, read_sink, read_source
 from lakemq.pipeline.planning import Range, between, limit, pack, split
 from lakemq.pipeline.positions import Positions, from_json, to_json
 
@@ -43,9 +43,10 @@ class LakeMQSource(DataSource):
         return "lakemq"
 
     def schema(self) -> str:
-        from lakemq.pipeline.reads import ddl_of
+        from lakemq.pipeline.reads import ddl, types_of
 
-        return ddl_of(Given(self.options).choice("view", VIEWS))
+        given = Given(self.options)
+        return ddl(types_of(given.choice("view", VIEWS), given.choice("failOnDataLoss", LOSSES)))
 
     def reader(self, schema: StructType) -> "Reader":
         options = read_source(self.options)
@@ -83,10 +84,10 @@ class _Reads:
     """What a batch and a stream have in common."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        from lakemq.pipeline.reads import check_columns
+        from lakemq.pipeline.reads import check_columns, types_of
 
         self.options = options
-        self.names = check_columns(options.view, schema)
+        self.types = check_columns(types_of(options.view, options.loss), schema)
 
     def tasks(self, ranges: list[Range]) -> list[Task]:
         options = self.options
@@ -102,7 +103,7 @@ class _Reads:
         keep_pages()
         # Nothing to read is asked for as a partition of Spark's own.
         ranges = partition.ranges if isinstance(partition, Task) else ()
-        return read_ranges(self.options, ranges, self.names)
+        return read_ranges(self.options, ranges, self.types)
 
 
 class Reader(_Reads, DataSourceReader):
