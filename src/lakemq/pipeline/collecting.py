@@ -1,7 +1,8 @@
-"""The garbage collector in Spark's Python workers.
+"""The garbage collector in Spark's Python processes.
 
-Spark collects after every task, and a collection walks over all that was imported: for pyspark, pyarrow and numpy that
-is some hundred thousand objects, and took as long as reading 50 000 messages.
+Spark collects after every task, and after every query in the processes that plan it; a collection walks over all that
+was imported: for pyspark, pyarrow and numpy that is some hundred thousand objects, and took as long as reading 50 000
+messages.
 """
 
 import gc

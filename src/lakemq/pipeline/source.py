@@ -43,8 +43,10 @@ class LakeMQSource(DataSource):
         return "lakemq"
 
     def schema(self) -> str:
+        from lakemq.pipeline.collecting import spare_imports
         from lakemq.pipeline.reads import ddl, types_of
 
+        spare_imports()
         given = Given(self.options)
         return ddl(types_of(given.choice("view", VIEWS), given.choice("failOnDataLoss", LOSSES)))
 
@@ -114,6 +116,7 @@ class Reader(_Reads, DataSourceReader):
         self.bounds = Bounds()
 
     def partitions(self) -> Sequence[InputPartition]:
+        from lakemq.pipeline.collecting import spare_imports
         from lakemq.pipeline.reads import Reads
 
         reads = Reads(self.options)
@@ -121,6 +124,7 @@ class Reader(_Reads, DataSourceReader):
         end = reads.ends(topics)
         start = reads.starts(topics, "earliest")
         ranges = [self.bounds.cut(one) for one in reads.available(between(start, end))]
+        spare_imports()  # now that all is imported
         return self.tasks([one for one in ranges if one.count > 0])
 
 
