@@ -14,6 +14,7 @@ from typing import Any
 
 from lakemq.cli.failure import DONE, FAILED, MISSING, CommandError
 from lakemq.config import BUILT_IN, Settings
+from lakemq.memory import keep_freed_memory
 from lakemq.operate import Operated
 from lakemq.operate_workers import OperatedWorkers, OtherWorker
 from lakemq.serve import Service
@@ -25,7 +26,6 @@ from lakemq.workers import Worker, Workers
 from lakemq.world import log
 from lakemq.world.admin_http import AdminPlace, AdminServer
 from lakemq.world.admin_token import own_token
-from lakemq.world.memory import keep_freed_memory
 
 _LOG = logging.getLogger("lakemq.broker")
 

@@ -26,6 +26,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from lakemq.memory import keep_freed_memory
 from lakemq.pipeline.errors import OptionError
 from lakemq.pipeline.options import LOSSES, VIEWS, Given, SourceOptions, read_sink, read_source
 from lakemq.pipeline.planning import Range, between, limit, pack, split
@@ -33,6 +34,8 @@ from lakemq.pipeline.positions import Positions, from_json, to_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_KEPT_BYTES_MAX = 64 << 20  # some blocks, their rows and their columns are 8 MB
 
 
 class LakeMQSource(DataSource):
@@ -98,11 +101,10 @@ class _Reads:
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         from lakemq.pipeline.collecting import spare_imports
-        from lakemq.pipeline.paging import keep_pages
         from lakemq.pipeline.reads import read_ranges
 
         spare_imports()
-        keep_pages()
+        keep_freed_memory(_KEPT_BYTES_MAX)
         # Nothing to read is asked for as a partition of Spark's own.
         ranges = partition.ranges if isinstance(partition, Task) else ()
         return read_ranges(self.options, ranges, self.types)
