@@ -24,7 +24,7 @@ CONSUMERS = (1, 10, 100)
 STORED = (100_000, 1_000_000, 10_000_000)
 SMALL = Load("produce", body_bytes=100, batch=500, connections=8, partitions=8)
 SINGLES = Load("produce", connections=64)
-FILL_SECONDS_MAX = 60.0  # of a slow peer's ten million: it is told how far it came
+FILL_SECONDS_MAX = 40.0  # of a slow peer's ten million: it is told how far it came
 
 
 @contextmanager

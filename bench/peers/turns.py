@@ -20,7 +20,7 @@ from peers.workloads import PARTITIONS, Workload
 WARM_UP_RUN = 1.0
 RISING = 1.05  # times the best so far
 FLAT_RUNS = 2
-TOOL_ROUNDS = 3  # clients are run in the first rounds only: those in Java need seconds to get going, every time
+TOOL_ROUNDS = 2  # clients are run in the first rounds only: those in Java need seconds to get going, every time
 IDLE_SECONDS = 2.0  # before the memory of a server without work is looked at
 
 
@@ -131,8 +131,9 @@ class Turn:
         return self.drive(load, topic, seconds, consumer_frames=consumer)
 
     def measure(self, workload: Workload) -> Record:
-        self.pace.fill_memory()
         load, seconds = workload.load, self.pace.seconds
+        if load.mode != "latency" and (load.batch > 1 or load.outstanding > 1):  # others need too little to matter
+            self.pace.fill_memory()
         server, users, began = self.running.cpu_seconds(), user_seconds(), time.monotonic()
         own = os.times()
         match load.mode:
