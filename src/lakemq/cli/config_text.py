@@ -97,7 +97,7 @@ TEXTS = {
     "storage.visible_after": "When consumers see messages: after a sync, or a write, which a power cut may take back.",
     "storage.maps_segments": "Read through the page cache without a copy; only with the compiled twin.",
     "storage.sync_every_messages": "Sync when so many wait; none: as soon as anything is written.",
-    "storage.sync_every_ms": "Sync when the oldest waited so long, or half of unsynced_bytes_high is there; none: at once.",
+    "storage.sync_every_ms": "Sync when the oldest has waited so long, or 16MiB wait; none: at once.",
     "retention.age_ms": "Older segments go.",
     "retention.size_bytes": "The oldest segments beyond this go.",
     "archive.app": "Who copies them: it is subscribed to each, and tells how far it is.",
