@@ -49,8 +49,9 @@ def test_F01_a_hundred_kills_under_load_lose_nothing_that_was_acked():
 
 @pytest.mark.parametrize("plant", PLANTS)
 def test_the_kills_find_a_bug_that_was_planted(plant):
-    summary = run_command("broker_kills", "--count", 16, "--plant", plant, expected=1)
-    assert summary["kills"] <= 16, summary
+    # Whether one kill comes in the moment that counts is chance, and on a slow machine a small one.
+    summary = run_command("broker_kills", "--count", 200, "--plant", plant, expected=1)
+    assert summary["kills"] < 200, summary
 
 
 # --- the disk --------------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ BROKEN_ONCE = (
     5546,  # I12, the check's fault: a dead letter that came along with its batch was taken for an early attempt
     6041,  # I16, the check's fault: an ack behind a failure came to nothing, and a filter did with the message
     6178,  # I05: where an app stands was told from acks of a turn that was then not written
+    6355,  # I05, the check's fault: a run of requests ended a segment, which wrote what the turn had before it
     6543,  # I04, the check's fault: a dead letter whose app was gone is copied to its topic, as operators are told
     9707,  # I17, the check's fault: it looked while events that had been refused were being synced
     9999,  # I05, the check's fault: a turn that a kill cut short was written up to where a segment ended

@@ -14,6 +14,7 @@ from lakemq.embedded import Engine
 from lakemq.errors import LakeMQError
 from lakemq.storage.checkpoint import CheckpointTicket
 from lakemq.storage.config import StorageConfig
+from lakemq.storage.disk import Buffer
 from lakemq.storage.journal import SyncTicket
 from lakemq.storage.journal_record import HEADER_BYTES, RecordType
 from lakemq.storage.partition_group import Appended
@@ -346,8 +347,7 @@ class Host:
             return append(kind, payload, now_ms, topic=topic)
 
         def messages_appended(*arguments: Any, note: bytes | None = None, **more: Any) -> Appended:
-            # Without a note they change nothing that is looked at; but at the end of a segment all before is written.
-            if note is not None or not ledger.group.journal.fits(HEADER_BYTES + len(arguments[2])):
+            if note is not None:  # without one they change nothing that is looked at
                 ledgered.note(ledger.end_position, ledger.state)
             try:
                 return append_messages(*arguments, note=note, **more)
@@ -374,7 +374,12 @@ class Host:
             return shown
 
         group = engine.group
-        retain, make_room = group.retain, group.make_room
+        retain, make_room, put_messages = group.retain, group.make_room, group.append
+
+        def messages_put(topic: int, partition: int, messages: Buffer, *arguments: Any, **more: Any) -> Appended:
+            if not group.journal.fits(HEADER_BYTES + len(messages)):  # at the end of a segment all before is written
+                ledgered.note(ledger.end_position, ledger.state)
+            return put_messages(topic, partition, messages, *arguments, **more)
 
         def room_made(size: int, term: int, now_ms: int) -> None:
             if not group.journal.fits(size):
@@ -396,6 +401,7 @@ class Host:
             return count
 
         # The one broker of this run is listened in on, so that the history knows each fact when it is made.
+        group.append = messages_put  # type: ignore[method-assign]  # as above: also by whoever is not the ledger
         group.retain = retained  # type: ignore[method-assign]
         group.make_room = room_made  # type: ignore[method-assign]  # listened in on, as the others
         ledger.flush = flushed  # type: ignore[method-assign]
