@@ -401,7 +401,7 @@ class Host:
             return count
 
         # The one broker of this run is listened in on, so that the history knows each fact when it is made.
-        group.append = messages_put  # type: ignore[method-assign]  # as above: also by whoever is not the ledger
+        group.append = messages_put  # type: ignore[method-assign]  # listened in on: runs of requests do without the ledger
         group.retain = retained  # type: ignore[method-assign]
         group.make_room = room_made  # type: ignore[method-assign]  # listened in on, as the others
         ledger.flush = flushed  # type: ignore[method-assign]
