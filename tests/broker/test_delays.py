@@ -20,7 +20,7 @@ from lakemq.storage.files import segment_name
 from lakemq.storage.journal_record import HEADER_BYTES, RecordType
 from lakemq.storage.retention import RetentionPolicy
 from lakemq.testing.crash import MODES
-from lakemq.testing.disk import PowerLost
+from lakemq.testing.disk import PowerLost, SimFile
 
 BAD_PARAMETER = 6
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
@@ -209,6 +209,39 @@ def test_what_is_due_before_its_own_turn_has_ended_waits_for_that():
     assert peer.received(request).body.topics[0].code == 0
     pass_ms(life, 3 * TICK_MS)
     assert life.stored() == [b"soon"]
+
+
+def test_what_comes_near_is_asked_for_before_it_is_due(monkeypatch):
+    asked = []
+    monkeypatch.setattr(SimFile, "will_need", lambda file, position, size: asked.append((file.path, position, size)))
+    life = make(delays=FEW_ROWS)
+    peer = life.peer()
+    for number in range(20):
+        assert send(peer, b"%d" % number + bytes(10_000), 10_000 + 500 * number) == 0
+    pass_ms(life, 6000)
+    assert asked == [], "nothing is near"
+    waiting = {row["id"]: row["due_ms"] for row in life.broker.delaying.rows(None, -1, 1000)}
+    pass_ms(life, 4000)
+    reached = {
+        position
+        for position in waiting
+        for path, start, size in asked
+        if path.endswith(segment_name(0)) and start <= position < start + size
+    }
+    near = {position for position, due_ms in waiting.items() if due_ms < wall_ms(life) + FEW_ROWS.near_ms}
+    assert near <= reached
+    assert len(asked) < len(waiting), "those close to each other with one call"
+
+
+def test_a_disk_that_brings_nothing_ahead_holds_nothing_up(monkeypatch):
+    def refuse(file, position, size):
+        raise OSError(5, "no")
+
+    monkeypatch.setattr(SimFile, "will_need", refuse)
+    life = make(delays=FEW_ROWS)
+    assert send(life.peer(), b"x", 5000) == 0
+    pass_ms(life, 5100)
+    assert life.stored() == [b"x"]
 
 
 # --- lives -------------------------------------------------------------------------------------------------------

@@ -255,7 +255,9 @@ class Delaying:
                     share.prune()
             elif share.horizon_ms > now_ms:
                 continue
-            share.approach(now_ms, self._limits.near_ms, self._reader.rows_of, _BLOCK_READS)
+            near = share.approach(now_ms, self._limits.near_ms, self._reader.rows_of, _BLOCK_READS)
+            # They may have been stored weeks ago: on the loop there is no time to wait for the device.
+            self._group.journal.will_need(position for _, position in near)
         self._file_one(now)
 
     def _must_rewind(self, now_ms: int) -> bool:

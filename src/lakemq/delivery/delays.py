@@ -265,21 +265,21 @@ class Share:
 
     # --- time ------------------------------------------------------------------------------------------------------
 
-    def approach(self, now_ms: int, near_ms: int, read: Callable[[Block], Rows], reads_max: int) -> int:
-        """Move the horizon towards `near_ms` ahead, reading at most so many blocks: how many rows came near.
+    def approach(self, now_ms: int, near_ms: int, read: Callable[[Block], Rows], reads_max: int) -> list[Row]:
+        """Move the horizon towards `near_ms` ahead, reading at most so many blocks: the rows that came near.
 
         Only when nothing can be undone.
         """
         goal_ms = now_ms + near_ms
         least_ms = max(near_ms // _STEPS, 1)
         if self.horizon_ms > goal_ms - least_ms:
-            return 0
+            return []
         step_ms = max(self._step_ms, least_ms)
         first_ms = self._first_behind()
         target_ms = goal_ms if first_ms is None else min(goal_ms, first_ms + step_ms)
         target_ms = self._read_blocks(target_ms, read, reads_max)
         if target_ms <= self.horizon_ms:
-            return 0
+            return []
         near = self._rows_before(target_ms)
         self.horizon_ms = target_ms
         for row in near:
@@ -288,7 +288,7 @@ class Share:
             self._step_ms = min(2 * step_ms, _STEP_MS_MAX)
         elif len(near) > 20_000:
             self._step_ms = step_ms // 2
-        return len(near)
+        return near
 
     def _first_behind(self) -> int | None:
         """The first due time at the horizon or later; a block that was not read may have any from its first one on."""

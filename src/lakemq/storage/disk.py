@@ -84,6 +84,10 @@ class File(Protocol):
         """
         ...
 
+    def will_need(self, position: int, size: int) -> None:
+        """These bytes are to be read soon: let the device bring them meanwhile. A hint, which changes nothing else."""
+        ...
+
     def sync(self) -> None:
         """Make all bytes durable that were written before the call began. An OSError is final (R3)."""
         ...

@@ -5,9 +5,11 @@ out as a ticket that the world runs in a thread, and covers all that was written
 A failed sync is final (R3): from then on nothing is written. A failed write leaves the end where it was.
 """
 
+import contextlib
 import errno
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from lakemq.errors import DiskIOError, LakeMQError, ReadError, WriteError
 from lakemq.storage import files
@@ -15,6 +17,7 @@ from lakemq.storage.disk import Buffer, Disk, File
 from lakemq.storage.walk import Segment
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+_AHEAD_BYTES = 64 << 10  # asked for at a time; of more the kernel may leave out the rest
 
 
 class SyncTicket:
@@ -232,6 +235,18 @@ class Journal:
             return self.file_of(base).read_at(position - base, min(size, end - position))
         except OSError as error:
             raise ReadError(f"reading {size} bytes at position {position}: {error}") from error
+
+    def will_need(self, positions: Iterable[int]) -> None:
+        """What begins there is to be read soon: let the device bring it meanwhile; an error is no matter."""
+        wanted = set()
+        for position in positions:
+            at = bisect_right(self._bases, position) - 1
+            if at >= 0:
+                base = self._bases[at]
+                wanted.add((base, (position - base) // _AHEAD_BYTES))
+        for base, block in sorted(wanted):
+            with contextlib.suppress(OSError):
+                self.file_of(base).will_need(block * _AHEAD_BYTES, _AHEAD_BYTES)
 
     def view(self, position: int, size: int) -> Buffer:
         """The same for bytes that are only looked at: a slice of the mapped file, if this journal maps its files.

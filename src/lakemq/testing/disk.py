@@ -247,6 +247,9 @@ class SimFile(File):
     def forget_cached(self, position: int) -> None:
         self._check(position)  # and no more: this memory goes on pretending, the worse of two cases
 
+    def will_need(self, position: int, size: int) -> None:
+        self._check(position)
+
     def data_end(self) -> int:
         return self.size()  # a file system that cannot tell
 

@@ -160,6 +160,9 @@ class RealFile(File):
         page_start = position // mmap.PAGESIZE * mmap.PAGESIZE
         os.posix_fadvise(self._fd, page_start, 0, os.POSIX_FADV_DONTNEED)
 
+    def will_need(self, position: int, size: int) -> None:
+        os.posix_fadvise(self._fd, position, size, os.POSIX_FADV_WILLNEED)
+
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
 
