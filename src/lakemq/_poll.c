@@ -16,7 +16,6 @@
 #include <structmember.h>
 #include <time.h>
 #include <sys/epoll.h>
-#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -30,18 +29,10 @@ enum {
     FRAME_BYTES_MIN = 23,
     ROOM_BYTES_MIN = 4 << 10, CHUNK_BYTES = 256 << 10, LARGE_CHUNK_BYTES = 1 << 20, BUSY_BYTES = 64 << 10,
     DISCARD_BYTES = 64 << 10,
-    FILE_BYTES_MIN = 48 << 10, /* what is worth a system call of its own */
 };
 #define FRAME_MAGIC 0xCAFEBEBEu
 
 typedef struct Poller Poller;
-
-/* Bytes to be sent; if they are of a mapped file, also where in which file, which saves the kernel a copy. */
-typedef struct {
-    Py_buffer bytes;
-    int file; /* -1 for memory */
-    off_t offset;
-} Piece;
 
 typedef struct {
     PyObject_HEAD
@@ -56,7 +47,7 @@ typedef struct {
     uint8_t *base;
     int64_t chunk_bytes, start, end;
     /* What is to be sent: `pieces` from `first` on, and of that one the bytes from `sent_of_first` on. */
-    Piece *pieces;
+    Py_buffer *pieces;
     int first, count, room;
     int64_t sent_of_first, unsent;
     /* Of the system calls under way. */
@@ -189,49 +180,28 @@ static int take_in(Link *link, int64_t now_ms, PyObject *arrivals, PyObject **ha
 
 /* ---- what is sent -------------------------------------------------------------------------------------------------- */
 
-/* Memory, as much as one call takes: what was sent, and through `wanted` and `count` what was tried. */
-static ssize_t send_memory(const Link *link, int at, int64_t skip, int64_t *wanted, int *count) {
-    struct iovec parts[PIECES_MAX];
-    int n = 0;
-    *wanted = 0;
-    for (; n < PIECES_MAX && at + n < link->count && link->pieces[at + n].file < 0; n++) {
-        const Py_buffer *bytes = &link->pieces[at + n].bytes;
-        int64_t before = n ? 0 : skip;
-        parts[n] = (struct iovec){(uint8_t *)bytes->buf + before, (size_t)(bytes->len - before)};
-        *wanted += bytes->len - before;
-    }
-    *count = n;
-    /* A head that a file follows need not be a packet of its own. */
-    int flags = MSG_NOSIGNAL | MSG_DONTWAIT | (at + n < link->count ? MSG_MORE : 0);
-    struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)n};
-    return n == 1 ? send(link->fd, parts[0].iov_base, parts[0].iov_len, flags) : sendmsg(link->fd, &message, flags);
-}
-
-/* The same for a piece of a file; the socket does not block, and Python ignores SIGPIPE. */
-static ssize_t send_file(const Link *link, Piece *piece, int64_t skip, int64_t *wanted) {
-    off_t offset = piece->offset + skip;
-    *wanted = piece->bytes.len - skip;
-    ssize_t sent = sendfile(link->fd, piece->file, &offset, (size_t)*wanted);
-    if (!sent || (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
-        piece->file = -1; /* not from such a file, then: from memory it goes, or shows what is wrong with the socket */
-        errno = EINTR;
-        return -1;
-    }
-    return sent;
-}
-
 /* As much as the socket takes. Needs no GIL: what the pieces point to is held by them. */
 static void send_some(Link *link) {
     link->sent = 0;
     link->send_errno = 0;
     int at = link->first;
-    int64_t skip = link->sent_of_first, wanted;
+    int64_t skip = link->sent_of_first;
     while (at < link->count) {
-        Piece *piece = &link->pieces[at];
-        int n = 1;
-        ssize_t sent = piece->file < 0 ? send_memory(link, at, skip, &wanted, &n) : send_file(link, piece, skip, &wanted);
+        struct iovec parts[PIECES_MAX];
+        int n = 0;
+        int64_t wanted = 0;
+        for (; n < PIECES_MAX && at + n < link->count; n++) {
+            const Py_buffer *piece = &link->pieces[at + n];
+            int64_t before = n ? 0 : skip;
+            parts[n] = (struct iovec){(uint8_t *)piece->buf + before, (size_t)(piece->len - before)};
+            wanted += piece->len - before;
+        }
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)n};
+        ssize_t sent;
+        do sent = n == 1 ? send(link->fd, parts[0].iov_base, parts[0].iov_len, MSG_NOSIGNAL | MSG_DONTWAIT)
+                         : sendmsg(link->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        while (sent < 0 && errno == EINTR);
         if (sent < 0) {
-            if (errno == EINTR) continue;
             if (errno != EAGAIN && errno != EWOULDBLOCK) link->send_errno = errno;
             return;
         }
@@ -243,7 +213,7 @@ static void send_some(Link *link) {
 }
 
 static void forget_pieces(Link *link) {
-    while (link->first < link->count) PyBuffer_Release(&link->pieces[link->first++].bytes);
+    while (link->first < link->count) PyBuffer_Release(&link->pieces[link->first++]);
     link->first = link->count = 0;
     link->sent_of_first = link->unsent = 0;
 }
@@ -273,7 +243,7 @@ static int account(Link *link, PyObject **happened) {
     }
     link->unsent -= left;
     while (link->first < link->count) {
-        Py_buffer *piece = &link->pieces[link->first].bytes;
+        Py_buffer *piece = &link->pieces[link->first];
         int64_t of_it = piece->len - link->sent_of_first;
         if (left < of_it) {
             link->sent_of_first += left;
@@ -303,20 +273,6 @@ static int is_open(const Link *link) {
     return 0;
 }
 
-/* Whether it is a part of a mapped file whose descriptor is known: world/disk.py has them. */
-static void find_file(Piece *piece, PyObject *buffer) {
-    if (!PyMemoryView_Check(buffer)) return;
-    const Py_buffer *whole = &((PyMemoryViewObject *)buffer)->mbuf->master;
-    if (whole->obj == NULL || PyBytes_Check(whole->obj) || PyByteArray_Check(whole->obj)) return;
-    PyObject *descriptor = PyObject_GetAttrString(whole->obj, "descriptor");
-    long file = descriptor != NULL ? PyLong_AsLong(descriptor) : -1;
-    Py_XDECREF(descriptor);
-    PyErr_Clear(); /* another kind of memory */
-    if (file < 0 || file > INT32_MAX) return;
-    piece->file = (int)file;
-    piece->offset = (uint8_t *)piece->bytes.buf - (uint8_t *)whole->buf;
-}
-
 /* send(buffers) -> False if the peer does not read fast enough. They leave with Poller.flush. */
 static PyObject *link_send(Link *link, PyObject *buffers) {
     if (link->poller == NULL || link->is_done) Py_RETURN_TRUE;
@@ -325,33 +281,30 @@ static PyObject *link_send(Link *link, PyObject *buffers) {
     if (list == NULL) return NULL;
     Py_ssize_t n = PySequence_Fast_GET_SIZE(list);
     if (link->first && link->count + n > link->room) { /* the room in front first */
-        memmove(link->pieces, link->pieces + link->first, (size_t)(link->count - link->first) * sizeof(Piece));
+        memmove(link->pieces, link->pieces + link->first, (size_t)(link->count - link->first) * sizeof(Py_buffer));
         link->count -= link->first;
         link->first = 0;
     }
     if (n > INT32_MAX / 4 - link->count) goto no_memory;
     if (link->count + n > link->room) {
         int room = 2 * (link->count + (int)n);
-        Piece *more = PyMem_Realloc(link->pieces, (size_t)room * sizeof(Piece));
+        Py_buffer *more = PyMem_Realloc(link->pieces, (size_t)room * sizeof(Py_buffer));
         if (more == NULL) goto no_memory;
         link->pieces = more;
         link->room = room;
     }
     for (Py_ssize_t k = 0; k < n; k++) {
-        Piece *piece = &link->pieces[link->count];
-        PyObject *buffer = PySequence_Fast_GET_ITEM(list, k);
-        if (PyObject_GetBuffer(buffer, &piece->bytes, PyBUF_SIMPLE)) {
+        Py_buffer *piece = &link->pieces[link->count];
+        if (PyObject_GetBuffer(PySequence_Fast_GET_ITEM(list, k), piece, PyBUF_SIMPLE)) {
             Py_DECREF(list);
             return NULL;
         }
-        if (!piece->bytes.len) {
-            PyBuffer_Release(&piece->bytes);
+        if (!piece->len) {
+            PyBuffer_Release(piece);
             continue;
         }
-        piece->file = -1;
-        if (piece->bytes.len >= FILE_BYTES_MIN) find_file(piece, buffer);
         link->count++;
-        link->unsent += piece->bytes.len;
+        link->unsent += piece->len;
     }
     Py_DECREF(list);
     if (!link->is_dirty) {

@@ -170,18 +170,6 @@ def test_a_view_outlives_handle_and_name(disk):
     assert piece == b"here"
 
 
-def test_the_descriptors_of_a_mapped_file_go_with_its_last_slice(tmp_path):
-    disk = RealDisk(tmp_path)
-    put(disk, "a", b"x" * 100)
-    file, before = disk.open("a"), len(os.listdir("/proc/self/fd"))
-    piece = file.map()[:10]
-    assert os.pread(piece.obj.descriptor, 10, 0) == piece
-    assert len(os.listdir("/proc/self/fd")) == before + 2, "its own and one of mmap"
-    del piece
-    assert len(os.listdir("/proc/self/fd")) == before
-    file.close()
-
-
 def test_closing_twice_does_no_harm(disk):
     file = disk.open("a", create=True)
     file.close()

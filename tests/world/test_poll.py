@@ -1,8 +1,6 @@
 """The compiled poller by itself: what arrives and leaves, whatever the network does, over pairs of sockets."""
 
 import errno
-import mmap
-import os
 import select
 import socket
 import struct
@@ -12,7 +10,6 @@ import pytest
 
 from lakemq.wire.frame import FrameDecoder
 from lakemq.wire.header import Header
-from lakemq.world.disk import RealDisk
 
 poll = pytest.importorskip("lakemq._poll", reason="the poller was not built: no C compiler at install")
 
@@ -292,77 +289,6 @@ def test_nothing_is_sent_once_the_peer_is_not_listened_to(peers):
     link.is_done = True
     assert link.send([b"x"])
     assert link.unsent_bytes == 0
-
-
-class Mapped(mmap.mmap):
-    """A mapped file as world/disk.py has them, with a descriptor that a test chooses."""
-
-    descriptor = -1
-
-
-def mapped(path, data, descriptor=None):
-    path.write_bytes(data)
-    with open(path, "rb") as file:
-        mapping = Mapped(file.fileno(), 0, access=mmap.ACCESS_READ)
-    mapping.descriptor = os.open(path, os.O_RDONLY) if descriptor is None else descriptor
-    return memoryview(mapping)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_parts_of_mapped_files_arrive_whole_and_in_order(peers, seed, tmp_path):
-    link, theirs = peers.link(tcp=seed % 2 == 0)
-    rng = Random(seed)
-    view = RealDisk(tmp_path).open("a", create=True)
-    view.write_at(0, [rng.randbytes(2 << 20)])
-    view = view.map()
-    buffers = []
-    for _ in range(40):
-        start, size = rng.randrange(len(view)), rng.choice([1, 1000, 50_000, 200_000, 1_000_000])
-        buffers += rng.choice([[], [rng.randbytes(60)], [b"x"] * 70]) + [view[start : start + size]]
-    wanted = b"".join(buffers)
-    link.send(buffers)
-    peers.poller.flush()
-    got = b""
-    while len(got) < len(wanted):
-        got += theirs.recv(rng.choice([1000, 100_000]))
-        peers.receive()
-    assert got == wanted
-    assert link.unsent_bytes == 0
-    theirs.setblocking(False)
-    with pytest.raises(BlockingIOError):
-        theirs.recv(1)
-
-
-def test_large_parts_of_mapped_files_are_sent_from_the_file(peers, tmp_path):
-    (tmp_path / "other").write_bytes(b"o" * 200_000)
-    view = mapped(tmp_path / "own", b"m" * 200_000, os.open(tmp_path / "other", os.O_RDONLY))
-    link, theirs = peers.link()
-    link.send([b"head", view[:100], view[1000:101_000], b"tail"])
-    peers.poller.flush()
-    got = b""
-    while len(got) < 100_108:
-        got += theirs.recv(1 << 20)
-    assert got == b"head" + b"m" * 100 + b"o" * 100_000 + b"tail", "which only shows because the files differ"
-
-
-def test_a_file_that_cannot_be_sent_leaves_from_memory(peers, tmp_path):
-    view = mapped(tmp_path / "a", b"m" * 100_000, os.open(tmp_path, os.O_RDONLY))
-    link, theirs = peers.link()
-    link.send([b"head", view])
-    peers.poller.flush()
-    got = b""
-    while len(got) < 100_004:
-        got += theirs.recv(1 << 20)
-        peers.receive()
-    assert got == b"head" + b"m" * 100_000
-
-
-def test_a_file_that_was_cut_off_ends_the_connection(peers, tmp_path):
-    view = mapped(tmp_path / "a", b"m" * 100_000)
-    os.truncate(tmp_path / "a", 0)
-    link, _ = peers.link()
-    link.send([view])
-    assert peers.poller.flush() == [(link, poll.LOST)]
 
 
 def test_only_bytes_can_be_sent(peers):

@@ -3,7 +3,6 @@
 Nothing is buffered here: after `write_at` the bytes are in the page cache, after `sync` on the device.
 """
 
-import contextlib
 import ctypes
 import errno
 import fcntl
@@ -125,10 +124,7 @@ class RealFile(File):
         if not self.size():  # the system refuses to map nothing; also, a closed file must fail here, not map memory
             return memoryview(b"")
         # Only the view holds the mapping, so it goes when the last slice of it does and close() need not know of it.
-        mapping = Mapping(self._fd, 0, access=mmap.ACCESS_READ)
-        with contextlib.suppress(OSError):  # too many are open: what it is for can be done without
-            mapping.descriptor = os.dup(self._fd)
-        return memoryview(mapping)
+        return memoryview(mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ))
 
     def fileno(self) -> int:
         """The descriptor; OSError once it is closed, as for a sync."""
@@ -189,19 +185,6 @@ class RealFile(File):
                 raise OSError(errno.EIO, "the file takes no more bytes and gives no reason", self.path)
             written += count
             skip += count
-
-
-class Mapping(mmap.mmap):
-    """A mapped file that can be sent without a copy (`_poll.c`): it has a descriptor of its own for as long as it lives.
-
-    mmap keeps one as well, and tells nobody which.
-    """
-
-    descriptor = -1
-
-    def __del__(self) -> None:
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
 
 
 class RealLock(Lock):
