@@ -460,3 +460,13 @@ def test_large_parts_are_kept_by_reference_and_small_ones_together():
     parts = writer.parts()
     assert [len(part) for part in parts] == [4, 5000, 5]
     assert parts[1] is large
+
+
+def test_many_parts_at_once_are_written_as_one_by_one():
+    parts = [b"a", bytes(5000), b"b", b"c", bytes(2048), bytes(2047), b"", memoryview(bytes(3000))]
+    one_by_one, at_once = Writer(DOCUMENTED), Writer(DOCUMENTED)
+    for part in parts:
+        one_by_one.raw(part)
+    at_once.raw_all(parts)
+    assert len(at_once) == len(one_by_one) == sum(map(len, parts))
+    assert at_once.parts() == one_by_one.parts()

@@ -64,7 +64,7 @@ from lakemq.errors import (
 from lakemq.storage.checkpoint import CheckpointTicket
 from lakemq.storage.journal import SyncTicket
 from lakemq.storage.partition_group import PartitionGroup
-from lakemq.wire.commands import ADD_CONNECTION_NUMBER, check_first, decode_request, kind_of
+from lakemq.wire.commands import ADD_CONNECTION_NUMBER, check_first, kind_of, read_payload
 from lakemq.wire.consume import (
     CommitAck,
     CommitAckIndex,
@@ -466,7 +466,7 @@ class Broker:
         self.metrics.requests[kind.name] += 1
         if not connection.app and kind.request_class not in _BEFORE_INTRODUCTION:
             raise ConnectionNotFoundError("the first request must be ADD_CONNECTION")
-        _, command = decode_request(frame, dialect)
+        command = read_payload(kind, header, frame, start, dialect)
         if isinstance(command, ProduceMessage):
             self._producing.produce(connection, header, command, frame, now)
         else:

@@ -5,6 +5,7 @@ few slices and not a copy.
 """
 
 import struct
+from collections.abc import Iterable
 from typing import Any
 
 from lakemq.errors import BadParameterError, SerializationError
@@ -163,6 +164,20 @@ class Writer:
         self._close()
         self._done.append(data)
         self._done_bytes += len(data)
+
+    def raw_all(self, parts: Iterable[Buffer]) -> None:
+        """The same for many: a fetch brings dozens of large ones."""
+        done, size = self._done, 0
+        for part in parts:
+            length = len(part)
+            if length < _KEPT_BY_REFERENCE_BYTES:
+                self._open += part
+            else:
+                if self._open:
+                    self._close()
+                done.append(part)
+                size += length
+        self._done_bytes += size
 
     def sized(self, data: Buffer, width: int) -> None:
         """Bytes after their length, which has `width` bytes."""

@@ -114,9 +114,12 @@ def decode_request(frame: Buffer, dialect: Dialect) -> tuple[Header, Command]:
     header, start = read_header(frame)
     if header.is_response:
         raise UnsupportedCommandError("a response came where only requests are served: drop it")
-    kind = kind_of(header.type, dialect)
-    reader = Reader(frame, form_of(dialect, header.version), start)
-    return header, kind.request.read(reader)
+    return header, read_payload(kind_of(header.type, dialect), header, frame, start, dialect)
+
+
+def read_payload(kind: CommandKind, header: Header, frame: Buffer, start: int, dialect: Dialect) -> Command:
+    """The same for a request whose header was read, up to `start`, and looked up."""
+    return kind.request.read(Reader(frame, form_of(dialect, header.version), start))
 
 
 def encode_response(

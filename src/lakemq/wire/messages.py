@@ -97,8 +97,7 @@ class Messages:
 
     def write(self, writer: Writer, value: MessageBlock) -> None:
         writer.count(value.count)
-        for part in value.in_dialect(writer.form.dialect).parts:
-            writer.raw(part)
+        writer.raw_all(value.in_dialect(writer.form.dialect).parts)
 
 
 MESSAGES = Messages()
