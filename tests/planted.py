@@ -26,6 +26,7 @@ from lakemq.broker.core import Broker
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.lending import Lender
 from lakemq.broker.produce import Producing
+from lakemq.broker.receiving import Receiving
 from lakemq.broker.settling import Settling
 from lakemq.broker.waiters import Waiters
 from lakemq.checksum import crc32
@@ -984,7 +985,7 @@ def seen_before_it_is_synced(patch: Patch) -> None:
     def show_all(self, event, now):
         turn_ended(self, event, now)
         journal = self._group.journal
-        if not self._is_over and journal.end_position == journal.written_position:
+        if not self.writing.is_over and journal.end_position == journal.written_position:
             for one in self._group._indexes._by_key.values():
                 one.visible_index = one.next_index
 
@@ -1008,7 +1009,7 @@ def overdue_answers_kept(patch: Patch) -> None:
 
 
 def those_held_back_forgotten(patch: Patch) -> None:
-    patch.setattr(Broker, "_let_breathe", lambda self, now: None)
+    patch.setattr(Receiving, "let_breathe", lambda self, now: None)
 
 
 def requests_in_flight_never_over(patch: Patch) -> None:

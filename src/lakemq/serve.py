@@ -128,7 +128,7 @@ class Service:
         for note in self._group.notes:
             _LOG.warning("recovery: %s", note)
         self.broker = Broker(_named(_within_files(self.config)), self, self._group, state, self._now())
-        self._receive = self.broker.receive
+        self._receive = self.broker.receiving.receive
         self._receive_all = self.broker.receive_all
         for one in self.config.neighbours:
             self.broker.routing.neighbours[one.group_id] = (one.broker_id, one.host, one.port)

@@ -793,7 +793,7 @@ def test_F15_an_ack_that_was_not_written_before_a_failed_sync_is_not_told(dialec
     """The broker goes without a flush, so nothing is undone: who asked is told of the failure."""
     life = make_broker(partitions=1)
     peer, asked = acks_and_asks(life, dialect)
-    life.broker._fail("planned", life.engine.now())
+    life.broker.writing.fail("planned", life.engine.now())
     assert [told(peer.received(one)) for one in asked] == [-91] * len(asked)
 
 

@@ -966,7 +966,7 @@ def _(life, dialect):
     def broken(*_):
         raise KeyError("secret")
 
-    life.broker._commands[FetchCluster] = broken
+    life.broker.receiving.handlers[FetchCluster] = broken
     answer = peer.ask(FetchCluster(("orders",), "shop"))
     yield answer.status
     assert "secret" not in answer.error

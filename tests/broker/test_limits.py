@@ -229,7 +229,7 @@ def test_who_is_held_up_and_hangs_up_is_forgotten():
     assert peer.connection.backlog
     stored = life.appended()
     peer.pipe.hang_up()
-    assert life.broker._choked == {}
+    assert life.broker.sessions.choked == {}
     life.settle()
     assert life.appended() == stored, "what was not served by then never is"
 

@@ -121,6 +121,7 @@ class Sessions:
 
     def __init__(self) -> None:
         self.connections: dict[int, Connection] = {}
+        self.choked: dict[int, Connection] = {}  # those of them that send faster than the disk writes
         self._rates: dict[str, AppRates] = {}
 
     def get(self, number: int) -> Connection | None:

@@ -468,7 +468,7 @@ class Simulation:
             "pipes": len(engine._pipes),
             "waiters": int(not broker._waiters.is_empty),
             "bytes in flight": broker._waiters.in_flight_bytes,
-            "choked": len(broker._choked),
+            "choked": len(broker.sessions.choked),
             "polls": broker.consuming.deadlines.waiting,
             "parked": sum(not poll.is_done for one in lendings.values() for poll in one.parked),
             "leases": sum(one.loans.lent_count + one.retries.lent_count for one in lendings.values()),
