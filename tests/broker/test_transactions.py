@@ -915,11 +915,11 @@ def test_F47_a_crash_while_the_rest_of_a_commit_is_stored(filled):
         shop.put(tx_id, body, partition=nth)
     transactions = life.broker.ledger.state.transactions
     transaction = transactions.open[tx_id]
-    transacting, now = life.broker._transacting, life.engine.now()
+    deciding, now = life.broker._transacting._deciding, life.engine.now()
     _, end = life.broker.ledger.append(
         RecordType.TRANSACTION, pack_outcome(tx_id, Outcome.COMMITTED), now.wall_ms, topic=transaction.topic
     )  # and no more, as if the rest had not reached the disk
-    transacting._decide(transaction, Outcome.COMMITTED, end, now)
+    deciding._decide(transaction, Outcome.COMMITTED, end, now)
     life.sync()
     base = life.disk.clone()
     for at in itertools.count():

@@ -7,7 +7,7 @@ import pytest
 
 from broker import test_transactions as checks
 from broker.fix_broker import make_broker
-from lakemq.broker.transacting import Transacting
+from lakemq.broker.deciding import Deciding
 from lakemq.broker.undecided import Undecided
 from lakemq.broker.waiters import CommandReply
 from lakemq.delivery.transactions import Outcome, Transactions
@@ -37,16 +37,16 @@ def commit_not_idempotent(patch: Patch) -> None:
     def refuse(self, topic, app, tx_id, outcome):
         raise TransactionNotFoundError(tx_id)
 
-    patch.setattr(Transacting, "_check_decided", refuse)
+    patch.setattr(Deciding, "check_decided", refuse)
 
 
 def opposite_outcome_believed(patch: Patch) -> None:
-    patch.setattr(Transacting, "_check_decided", lambda self, topic, app, tx_id, outcome: None)
+    patch.setattr(Deciding, "check_decided", lambda self, topic, app, tx_id, outcome: None)
 
 
 def part_missing_after_a_restart(patch: Patch) -> None:
-    patch.setattr(Transacting, "_finish_rest", lambda self, now: None)
-    patch.setattr(Transacting, "_finish_one", lambda self, tx_id, now: None)
+    patch.setattr(Deciding, "finish_rest", lambda self, now: None)
+    patch.setattr(Deciding, "finish_one", lambda self, tx_id, now: None)
 
 
 def part_delivered_twice_after_a_restart(patch: Patch) -> None:
@@ -54,15 +54,13 @@ def part_delivered_twice_after_a_restart(patch: Patch) -> None:
 
 
 def one_whose_time_is_over_becomes_visible(patch: Patch) -> None:
-    patch.setattr(Transacting, "_roll_back", Transacting._commit)
+    patch.setattr(Deciding, "roll_back", Deciding.commit)
 
 
 def rollback_commits(patch: Patch) -> None:
     """As JoyQueue's server does."""
-    end = Transacting._end
-    patch.setattr(
-        Transacting, "_end", lambda self, name, app, tx_id, _, now: end(self, name, app, tx_id, Outcome(1), now)
-    )
+    end = Deciding.end
+    patch.setattr(Deciding, "end", lambda self, name, app, tx_id, _, now: end(self, name, app, tx_id, Outcome(1), now))
 
 
 def outcome_told_before_it_is_durable(patch: Patch) -> None:
@@ -94,13 +92,13 @@ def a_repeated_request_is_taken_again(patch: Patch) -> None:
 
 
 def another_apps_transaction_may_be_ended(patch: Patch) -> None:
-    end = Transacting._end
+    end = Deciding.end
 
     def anybody(self, name, app, tx_id, outcome, now):
         transaction = self._transactions.open.get(tx_id)
         end(self, name, transaction.app if transaction is not None else app, tx_id, outcome, now)
 
-    patch.setattr(Transacting, "_end", anybody)
+    patch.setattr(Deciding, "end", anybody)
 
 
 def the_wall_clock_is_believed(patch: Patch) -> None:

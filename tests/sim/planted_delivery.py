@@ -5,11 +5,11 @@ Each is what a careless change could do. Who must see it stands beside it there.
 
 from broker.fix_broker import FULL, make_broker
 from lakemq.broker import settling
+from lakemq.broker.deciding import Deciding
 from lakemq.broker.delaying import Delaying
 from lakemq.broker.lending import Lender
 from lakemq.broker.outcomes import Outcomes
 from lakemq.broker.settling import Settling
-from lakemq.broker.transacting import Transacting
 from lakemq.delivery.dead_letters import DeadLetters
 from lakemq.delivery.delay_record import pack_pass
 from lakemq.delivery.delays import Delays
@@ -162,12 +162,12 @@ def outcomes_forgotten_by_a_restart(patch):
 
 
 def rest_of_a_commit_not_stored(patch):
-    patch.setattr(Transacting, "_finish_rest", lambda self, now: None)
-    patch.setattr(Transacting, "_finish_one", lambda self, tx_id, now: None)
+    patch.setattr(Deciding, "finish_rest", lambda self, now: None)
+    patch.setattr(Deciding, "finish_one", lambda self, tx_id, now: None)
 
 
 def rolled_back_messages_stored(patch):
-    roll_back = Transacting._roll_back
+    roll_back = Deciding.roll_back
 
     def store_and_roll_back(self, transaction, now):
         topic = self._topic(transaction.topic)
@@ -175,7 +175,7 @@ def rolled_back_messages_stored(patch):
             self._parts.store(topic, transaction.app, content, pack_note(transaction.tx_id, ()), now)
         roll_back(self, transaction, now)
 
-    patch.setattr(Transacting, "_roll_back", store_and_roll_back)
+    patch.setattr(Deciding, "roll_back", store_and_roll_back)
 
 
 # --- delays ----------------------------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
-"""Transactions: begun, filled, decided. `undecided.py` has what becomes of those that nobody decides.
+"""Transactions: begun and filled. `deciding.py` ends them, `undecided.py` has those that nobody decides.
 
 A decision is a record, and the messages follow it in the same turn; so they become visible together, or not at all. A
-transaction whose messages are all of one partition is committed by the very record that stores them there. What a
-crash left out after a decision is stored by `finish`, before anybody is served.
+transaction whose messages are all of one partition is committed by the very record that stores them there.
 """
 
 import struct
@@ -12,6 +11,7 @@ from lakemq.attributes import DELAY_LEVEL, DELIVER_AT, decode_attributes
 from lakemq.broker.access import Access
 from lakemq.broker.answers import answer, code_of, encode
 from lakemq.broker.config import BrokerConfig
+from lakemq.broker.deciding import Deciding
 from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.metrics import Metrics
@@ -33,7 +33,6 @@ from lakemq.delivery.transactions import (
     owner_of,
     pack_carried,
     pack_note,
-    pack_outcome,
     pack_put,
 )
 from lakemq.delivery.uniq import UNIQ_ID
@@ -145,6 +144,7 @@ class Transacting:
         self._transactions = ledger.state.transactions
         self._undecided = Undecided(ledger, config, self._limits, access, metrics)
         self._parts = TransactionParts(ledger, metrics, self._limits.cache_bytes_max)
+        self._deciding = Deciding(ledger, metrics, self._undecided, self._parts)
         self._finished_ms = 0
 
     # --- commands ----------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ class Transacting:
         """Roll back those whose time is over for good; answer those who waited to hear of them for long enough."""
         for transaction in self._undecided.due(now):
             try:
-                self._roll_back(transaction, now)
+                self._deciding.roll_back(transaction, now)
             except LakeMQError as error:  # the disk is full, or slow: it is due again in a moment
                 self._metrics.errors[code_of(error)] += 1
         self._undecided.end_polls(now)
@@ -255,6 +255,10 @@ class Transacting:
         for transaction in self._transactions.open.values():
             self._undecided.watch(transaction, now)
         self._finish_rest(now)
+
+    def _finish_rest(self, now: Now) -> None:
+        self._finished_ms = now.monotonic_ms
+        self._deciding.finish_rest(now)
 
     def carry(self, before_position: int, now: Now) -> None:
         """Write the parts that are still needed again, so that what is before that position may go."""
@@ -365,12 +369,12 @@ class Transacting:
             if command.number >= transaction.requests:  # else it is the answer that got lost
                 self._go_on(connection, topic, transaction, command, now)
             if commits:
-                self._commit(transaction, now)
+                self._deciding.commit(transaction, now)
         elif self._transactions.decided(tx_id) is not None:
             if not commits:
                 raise TransactionNotFoundError(f"transaction {tx_id!r} has ended")
-            self._check_decided(topic, app, tx_id, Outcome.COMMITTED)
-            self._finish_one(tx_id, now)
+            self._deciding.check_decided(topic, app, tx_id, Outcome.COMMITTED)
+            self._deciding.finish_one(tx_id, now)
         elif command.number != 0:
             raise TransactionNotFoundError(f"there is no transaction {tx_id!r}")
         else:
@@ -411,7 +415,7 @@ class Transacting:
         payload, offsets = pack_put(
             tx_id, parts, begins=True, commits=True, app=app, timeout_ms=timeout_ms, number=0, address=address
         )
-        self._make_room(2 * len(payload) + (1 + len(parts)) * (2 * HEADER_BYTES + TX_ID_BYTES_MAX), now)
+        self._deciding.make_room(2 * len(payload) + (1 + len(parts)) * (2 * HEADER_BYTES + TX_ID_BYTES_MAX), now)
         start, end = self._ledger.append(RecordType.TRANSACTION, payload, now.wall_ms, topic=topic.number)
         rows = [
             Part(one[0], one[1], one[2], len(one[3]), start, offset, address)
@@ -420,7 +424,7 @@ class Transacting:
         transaction = Transaction(tx_id, topic.number, app, now.wall_ms, timeout_ms, parts=rows)
         self._ledger.undo_with(end, self._transactions.commit_new(transaction, now.wall_ms))
         contents = [Content(*part, address, [number]) for number, part in enumerate(parts)]
-        self._deliver_all(topic, transaction, contents, now)
+        self._deciding.deliver_all(topic, transaction, contents, now)
 
     def _go_on(
         self, connection: Connection, topic: Topic, transaction: Transaction, command: Transact, now: Now
@@ -495,7 +499,7 @@ class Transacting:
     ) -> None:
         connection.check_app(command.app, self._config.admin_app)
         try:
-            self._end(connection.full_topic(command.topic), command.app, command.tx_id, outcome, now)
+            self._deciding.end(connection.full_topic(command.topic), command.app, command.tx_id, outcome, now)
         except LakeMQError as error:
             self._metrics.errors[code_of(error)] += 1
             told = ack(code_of(error))
@@ -505,107 +509,6 @@ class Transacting:
                 answer(connection, header, told, now)
             return
         self._park(connection, header, ack(0), lambda error: ack(code_of(error)), now)
-
-    def _end(self, name: str, app: str, tx_id: str, outcome: Outcome, now: Now) -> None:
-        """Decide one; the same decision again changes nothing, the opposite one is refused."""
-        topic = self._ledger.metadata.topics.get(name)
-        if topic is None:
-            raise TransactionNotFoundError(f"there is no topic {name!r}, and no transaction of it")
-        transaction = self._transactions.open.get(tx_id)
-        if transaction is None:
-            self._check_decided(topic, app, tx_id, outcome)
-            self._finish_one(tx_id, now)
-        elif transaction.topic != topic.number or transaction.app != app:
-            raise TransactionNotFoundError(f"there is no transaction {tx_id!r} of app {app!r} on topic {name!r}")
-        elif outcome is Outcome.COMMITTED:
-            self._commit(transaction, now)
-        else:
-            self._roll_back(transaction, now)
-
-    def _check_decided(self, topic: Topic, app: str, tx_id: str, outcome: Outcome) -> None:
-        decided = self._transactions.decided(tx_id)
-        if decided is None or decided.owner != owner_of(topic.number, app):
-            raise TransactionNotFoundError(f"there is no transaction {tx_id!r} of app {app!r} on topic {topic.name!r}")
-        if decided.outcome is not outcome:
-            was = "committed" if decided.outcome is Outcome.COMMITTED else "rolled back"
-            raise TransactionCommitError(f"transaction {tx_id!r} was {was}")
-
-    def _roll_back(self, transaction: Transaction, now: Now) -> None:
-        payload = pack_outcome(transaction.tx_id, Outcome.ROLLED_BACK)
-        _, end = self._ledger.append(RecordType.TRANSACTION, payload, now.wall_ms, topic=transaction.topic)
-        self._decide(transaction, Outcome.ROLLED_BACK, end, now)
-        for part in transaction.parts:
-            self._parts.forget(part)
-
-    def _commit(self, transaction: Transaction, now: Now) -> None:
-        topic = self._topic(transaction.topic)
-        assert topic is not None, "whoever asks has named it"
-        contents = list(self._parts.contents(transaction, range(len(transaction.parts))))
-        if len(contents) == 1:
-            app = transaction.app
-            note = pack_note(transaction.tx_id, (), transaction.owner, now.wall_ms, app=app, commits=True)
-            end = self._parts.store(topic, app, contents[0], note, now)
-            undo = self._transactions.commit_whole(transaction.tx_id, transaction.owner, now.wall_ms)
-            self._decided(transaction, undo, end, now)
-        else:
-            self._make_room(sum([len(one.messages) + 2 * HEADER_BYTES for one in contents]) + 1024, now)
-            payload = pack_outcome(transaction.tx_id, Outcome.COMMITTED)
-            _, end = self._ledger.append(RecordType.TRANSACTION, payload, now.wall_ms, topic=transaction.topic)
-            self._decide(transaction, Outcome.COMMITTED, end, now)
-            self._deliver_all(topic, transaction, contents, now)
-        for part in transaction.parts:
-            self._parts.forget(part)
-
-    def _decide(self, transaction: Transaction, outcome: Outcome, end: int, now: Now) -> None:
-        self._decided(transaction, self._transactions.decide(transaction.tx_id, outcome, now.wall_ms), end, now)
-
-    def _decided(self, transaction: Transaction, undo: Callable[[], object], end: int, now: Now) -> None:
-        self._undecided.forget(transaction)
-
-        def reopen() -> None:
-            undo()
-            self._undecided.watch(transaction, now)
-
-        self._ledger.undo_with(end, reopen)
-
-    def _make_room(self, size: int, now: Now) -> None:
-        """Have a new segment begun now if so much does not fit this one: then all that follows is written as one."""
-        try:
-            self._group.make_room(size, self._ledger.term, now.wall_ms)
-        except BadParameterError:  # more than any record may have: it goes as it can, and `finish` sees to the rest
-            return
-
-    # --- storing -----------------------------------------------------------------------------------------------
-
-    def _deliver_all(self, topic: Topic, transaction: Transaction, contents: list[Content], now: Now) -> None:
-        for content in contents:
-            note = pack_note(transaction.tx_id, content.numbers, app=transaction.app)
-            end = self._parts.store(topic, transaction.app, content, note, now)
-            self._ledger.undo_with(end, self._transactions.deliver(transaction.tx_id, content.numbers))
-
-    def _finish_rest(self, now: Now) -> None:
-        self._finished_ms = now.monotonic_ms
-        for transaction, _ in self._transactions.unfinished():
-            try:
-                self._finish_one(transaction.tx_id, now)
-            except LakeMQError as error:  # tried again in a while
-                self._metrics.errors[code_of(error)] += 1
-
-    def _finish_one(self, tx_id: str, now: Now) -> None:
-        """Store the rest of a committed one, if there is any."""
-        found = self._transactions.unfinished_of(tx_id)
-        if found is None:
-            return
-        transaction, numbers = found
-        topic = self._topic(transaction.topic)
-        if topic is None:
-            self._transactions.drop_unfinished(tx_id)  # dropped since
-            return
-        numbers = [number for number in numbers if transaction.parts[number].partition < topic.partition_count]
-        self._deliver_all(topic, transaction, list(self._parts.contents(transaction, numbers)), now)
-
-    def _topic(self, number: int) -> Topic | None:
-        return next((topic for topic in self._ledger.metadata.topics.values() if topic.number == number), None)
 
     # --- answers -----------------------------------------------------------------------------------------------
 
