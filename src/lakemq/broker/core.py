@@ -4,7 +4,6 @@ One thread calls it, one event at a time. Frames go through `receiving.py` to th
 append through `writing.py` to the disk.
 """
 
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -92,12 +91,7 @@ from lakemq.wire.session import (
     RemoveProducer,
 )
 
-_LENGTH = struct.Struct(">i")
-_TYPE_OFFSET = 14
-_BEFORE_INTRODUCTION = (AddConnection, Heartbeat, FetchHealth)
 _SWEEP_EVERY_MS = 1000
-_LAZY_SYNC_BYTES = 16 << 20
-_SYNC_PATIENCE_MS = 100  # before that no deadline of those who wait is looked at
 
 
 class Broker:
