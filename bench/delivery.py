@@ -192,7 +192,7 @@ def delays(count: int, due_per_second: int, rounds: int, many: int, memory: Page
     try:
         before = rss_mb(waiting)
         probe = send_delays(idle, spread(5000, wall_ms() + 30 * _DAY_MS, due_per_second))
-        first_due_ms = wall_ms() + round(1500 * count / probe) + rounds * many // 25 + 5000
+        first_due_ms = wall_ms() + round(1500 * count / probe) + rounds * many // 50 + 5000
         say(f"sending {count:,}, the first is due in {(first_due_ms - wall_ms()) / 1000:.0f} s")
         rate = send_delays(waiting, spread(count, first_due_ms, due_per_second))
         results.append(Result(f"delays sent, {PER_REQUEST} to a request, up to {count:,}", round(rate), "messages/s"))
@@ -250,9 +250,9 @@ def main() -> None:
             case "delays" if options.quick:
                 results += delays(50_000, DUE_PER_SECOND, 5, 50_000, memory)
             case "delays":
-                results += delays(1_000_000, DUE_PER_SECOND, 9, 100_000, memory)
+                results += delays(1_000_000, DUE_PER_SECOND, 31, 100_000, memory)
             case "delays-in-60-s" if not options.quick:
-                results += delays(1_000_000, 1_000_000 // 60, 9, 100_000, memory)
+                results += delays(1_000_000, 1_000_000 // 60, 31, 100_000, memory)
             case "acks":
                 results += acks(options.quick)
             case "transactions":
