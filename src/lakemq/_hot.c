@@ -291,7 +291,7 @@ enum { TAKEN_MAX = 128 };
 /* What it looks for, and how far it came: in memory, not in registers, for a bus error may cut it short. */
 typedef struct {
     const uint8_t *mapped, *block;
-    int64_t mapped_bytes, base, written, block_bytes, last_next, index, end_index, bytes_left, topic, partition;
+    int64_t mapped_bytes, base, written, block_bytes, last_next, index, end_index, bytes_max, bytes_left, topic, partition;
     volatile int64_t at, count, is_over;
     Taken found[TAKEN_MAX];
 } Taking;
@@ -334,7 +334,7 @@ static void take_records(Taking *t) {
         if (size > t->bytes_left || is_cut) {
             if (!t->count) return; /* at least one message is given out: the definition knows how */
             /* A record that is cut is checked twice, now and by the next fetch: not for the sake of a full answer. */
-            t->is_over = !is_cut || (int32_t)get32(e + 16) > t->bytes_left;
+            t->is_over = !is_cut || (int32_t)get32(e + 16) > t->bytes_left || t->bytes_left <= t->bytes_max / 2;
             if (t->is_over || after > t->block_bytes) return;
             if (!cut_record(t, e, &messages, &size, &next)) return;
             after = t->at + messages * ENTRY_BYTES;
@@ -403,7 +403,7 @@ static PyObject *hot_take_records(PyObject *self, PyObject *const *args, Py_ssiz
     Taking t;
     t.mapped = mapped.buf, t.mapped_bytes = mapped.len, t.base = a[0], t.written = a[1];
     t.block = block.buf, t.block_bytes = block.len, t.last_next = b[0], t.index = b[1], t.end_index = b[2];
-    t.bytes_left = b[3], t.topic = b[4], t.partition = b[5];
+    t.bytes_left = t.bytes_max = b[3], t.topic = b[4], t.partition = b[5];
     t.at = t.count = t.is_over = 0;
     struct sigaction guard;
     memset(&guard, 0, sizeof guard);

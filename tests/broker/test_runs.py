@@ -160,6 +160,7 @@ def test_a_bug_at_one_connection_costs_it_alone(monkeypatch):
     assert peers[1].received(ids[1][0]).status == 4
     assert life.broker.metrics.bugs == 1
     assert life.stored()[3:] == [b"good", b"better"]
+    assert any("secret" in text and "Traceback" in text for _, text in life.engine.notes), "the log says where"
 
 
 def test_who_is_held_up_is_not_overtaken_by_its_own_requests():

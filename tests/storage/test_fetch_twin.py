@@ -90,3 +90,25 @@ def test_the_twin_takes_what_is_ordinary(monkeypatch):
 def test_only_types_of_tuples_can_be_made_of_what_is_taken():
     with pytest.raises(TypeError, match="tuples"):
         fetching._hot.take_records(memoryview(b""), 0, 0, b"", -1, 0, 1, 1, 1, 0, dict)
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_an_answer_that_is_half_full_ends_with_a_whole_record(monkeypatch, is_compiled):
+    """The rest of a record would be checked again by the next fetch; for a few messages it is not worth it."""
+    engine = Engine(config=dataclasses.replace(TINY, segment_bytes=64 << 10, entries_per_file=1000))
+    for _ in range(4):
+        engine.append(A, *[b"x" * 100] * 10)
+    engine.flush()
+    engine.sync()
+    if not is_compiled:
+        monkeypatch.setattr(fetching, "_hot", None)
+    found = engine.group._indexes.get(A)
+    message_bytes = len(fetching.fetch(engine.group.journal, found, 0, 1, 1)[0].messages)
+
+    def fetched(count, bytes_max):
+        return sum(one.message_count for one in fetching.fetch(engine.group.journal, found, 0, count, bytes_max))
+
+    assert fetched(25, 40 * message_bytes) == 20
+    assert fetched(25, 50 * message_bytes) == 25  # there is much room left: whoever asks for a number gets it
+    assert fetched(20, 20 * message_bytes) == 20
+    assert fetched(5, 5 * message_bytes) == 5  # one record at least, and a part of it if that is all there may be

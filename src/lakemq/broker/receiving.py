@@ -241,7 +241,7 @@ class Receiving:
     def note_bug(self, where: str, error: Exception) -> UnknownError:
         """What to tell whoever ran into it."""
         self._metrics.bugs += 1
-        self._world.note("error", f"a bug, {where}:\n{traceback.format_exc()}")
+        self._world.note("error", f"a bug, {where}:\n{''.join(traceback.format_exception(error))}")
         return UnknownError(f"{type(error).__name__} in the broker: its log has more")
 
     def close(self, connection: Connection) -> None:

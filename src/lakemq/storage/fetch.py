@@ -67,14 +67,16 @@ class _Run:
 def fetch(journal: Journal, found: PartitionIndex, index: int, end_index: int, bytes_max: int) -> list[RecordSlice]:
     """The messages that overlap [index, end_index): at least one, and else no more than `bytes_max`.
 
+    An answer that is half full may end with a whole record, before `end_index`.
     ReadError where `index` cannot be read; damage further on only ends the answer early.
     """
     slices: list[RecordSlice] = []
+    answer_bytes = bytes_max
     if _hot is not None and journal.maps_files:
         slices, index, bytes_max, is_over = _take(journal, found, index, end_index, bytes_max)
         if is_over:
             return slices
-    for run in _runs(journal, _plan(found, index, end_index, bytes_max, has_some=bool(slices))):
+    for run in _runs(journal, _plan(found, index, end_index, bytes_max, answer_bytes, has_some=bool(slices))):
         if not _add_slices(slices, journal, found, run):
             break  # the next fetch begins at the damage, and is told
     return slices
@@ -181,11 +183,11 @@ def _runs(journal: Journal, plan: list[_Wanted]) -> list[_Run]:
 
 
 def _plan(
-    found: PartitionIndex, index: int, end_index: int, bytes_max: int, *, has_some: bool = False
+    found: PartitionIndex, index: int, end_index: int, bytes_max: int, answer_bytes: int, *, has_some: bool = False
 ) -> list[_Wanted]:
     """Which records; of those that are wanted whole only the first entry is looked at, and that of the next.
 
-    With `has_some` it goes on behind others: then it need not find one.
+    With `has_some` it goes on behind others, which have left `bytes_max` of the answer: then it need not find one.
     """
     entry_at = _entry_reader(found)
     ordinal, entry_count = found.find(index), found.entry_count
@@ -208,7 +210,8 @@ def _plan(
             ordinal, first = after, following
             continue
         # A record that is cut is checked twice, now and by the next fetch: not for the sake of a full answer.
-        if not (plan or has_some) or (next_index > end_index and first.length <= bytes_max):
+        is_short = next_index > end_index and first.length <= bytes_max and bytes_max > answer_bytes // 2
+        if not (plan or has_some) or is_short:
             plan.append(_part(entry_at, ordinal, first, end_index, bytes_max))
         else:
             found.hint = first.first_index, ordinal
