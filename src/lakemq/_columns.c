@@ -16,7 +16,7 @@ typedef struct {
     int32_t body_bytes, key_bytes, attributes_bytes, carrier_bytes, app_bytes;
     int32_t term;
     int16_t flag, code;
-    int8_t priority, unused[3];
+    int8_t priority, is_damaged, unused[2];
 } Row;
 
 enum { ITEM_BYTES_MIN = 17, BATCH_HEAD = 6, PRIORITY = 20 };
@@ -56,15 +56,15 @@ static int64_t lay(const uint8_t *p, int64_t size, Row *rows, int64_t rows_max) 
         row->flag = (int16_t)get16(m + FLAG);
         row->code = (int16_t)get16(m + SYSTEM_CODE);
         row->priority = (int8_t)m[PRIORITY];
+        row->is_damaged = 0;
         memset(row->unused, 0, sizeof row->unused);
         at += parts.length;
     }
     return count;
 }
 
-/* Each row is a copy of its carrier's; becomes that of the k-th message inside. */
-static int items(const uint8_t *p, int64_t start, int64_t size, Row *rows, int64_t count) {
-    const uint8_t *body = p + start;
+/* The rows of the messages inside a batch: as the carrier's, but for what each has of its own; 0 if it is not whole. */
+static int items(const uint8_t *body, int64_t size, const Row *carrier, Row *rows, int64_t count) {
     if (size < BATCH_HEAD || (int32_t)get32(body) != size || (int16_t)get16(body + 4) != count) return 0;
     int64_t at = BATCH_HEAD;
     for (int64_t k = 0; k < count; k++) {
@@ -80,21 +80,45 @@ static int items(const uint8_t *p, int64_t start, int64_t size, Row *rows, int64
         if (attributes > length - 2) return 0;
         int64_t attributes_bytes = not_negative((int16_t)get16(m + attributes));
         if (attributes + 2 + attributes_bytes != length) return 0;
+        int64_t item = carrier->body_at + at;
         Row *row = rows + k;
+        *row = *carrier;
         row->index += k;
-        row->carrier_at = row->attributes_at;
-        row->carrier_bytes = row->attributes_bytes;
+        row->carrier_at = carrier->attributes_at;
+        row->carrier_bytes = carrier->attributes_bytes;
         row->priority = (int8_t)m[4];
         row->flag = (int16_t)get16(m + 5);
-        row->body_at = start + at + 11;
+        row->body_at = item + 11;
         row->body_bytes = (int32_t)body_bytes;
-        row->key_at = start + at + key + 4;
+        row->key_at = item + key + 4;
         row->key_bytes = (int32_t)key_bytes;
-        row->attributes_at = start + at + attributes + 2;
+        row->attributes_at = item + attributes + 2;
         row->attributes_bytes = (int32_t)attributes_bytes;
         at += length;
     }
     return at == size;
+}
+
+/* One row for each message of each carrier; 0 if they are not as many as there is room for. */
+static int split(const uint8_t *p, int64_t arena_bytes, const Row *carrier, int64_t carriers, Row *rows, int64_t room) {
+    for (; carriers > 0; carriers--, carrier++) {
+        int64_t count = carrier->code & BATCH && carrier->flag > 1 ? carrier->flag : 1;
+        int64_t at = carrier->body_at, size = carrier->body_bytes;
+        if (count > room) return 0;
+        if (!(carrier->code & BATCH))
+            *rows = *carrier;
+        else if (carrier->is_damaged || size < 0 || at < 0 || at > arena_bytes - size ||
+                 !items(p + at, size, carrier, rows, count))
+            for (int64_t k = 0; k < count; k++) {
+                rows[k] = *carrier;
+                rows[k].index += k;
+                if (k) rows[k].body_bytes = 0;
+                rows[k].is_damaged = 1;
+            }
+        rows += count;
+        room -= count;
+    }
+    return room == 0;
 }
 
 /* ---- what Python sees ---------------------------------------------------------------------------------------------- */
@@ -138,21 +162,80 @@ static PyObject *columns_lay(PyObject *self, PyObject *const *args, Py_ssize_t n
     return PyLong_FromLongLong(count);
 }
 
-static PyObject *columns_items(PyObject *self, PyObject *const *args, Py_ssize_t n) {
-    if (!wants("items", n, 4)) return NULL;
-    long long start = PyLong_AsLongLong(args[1]), size = PyLong_AsLongLong(args[2]);
-    if (PyErr_Occurred()) return NULL;
-    Py_buffer arena, rows;
+/* split(arena, carriers, rows): False if rows has not room for just all. */
+static PyObject *columns_split(PyObject *self, PyObject *const *args, Py_ssize_t n) {
+    if (!wants("split", n, 3)) return NULL;
+    Py_buffer arena, carriers, rows;
     if (PyObject_GetBuffer(args[0], &arena, PyBUF_SIMPLE) < 0) return NULL;
-    if (!rows_of(args[3], &rows, PyBUF_WRITABLE)) {
-        PyBuffer_Release(&arena);
-        return NULL;
-    }
-    int is_whole = start >= 0 && size >= 0 && size <= arena.len && start <= arena.len - size &&
-                   items(arena.buf, start, size, rows.buf, rows.len / (Py_ssize_t)sizeof(Row));
+    if (!rows_of(args[1], &carriers, PyBUF_SIMPLE)) goto no_carriers;
+    if (!rows_of(args[2], &rows, PyBUF_WRITABLE)) goto no_rows;
+    int is_whole;
+    Py_BEGIN_ALLOW_THREADS
+    is_whole = split(arena.buf, arena.len, carriers.buf, carriers.len / (int64_t)sizeof(Row), rows.buf,
+                     rows.len / (int64_t)sizeof(Row));
+    Py_END_ALLOW_THREADS
     PyBuffer_Release(&rows);
+    PyBuffer_Release(&carriers);
     PyBuffer_Release(&arena);
     return PyBool_FromLong(is_whole);
+no_rows:
+    PyBuffer_Release(&carriers);
+no_carriers:
+    PyBuffer_Release(&arena);
+    return NULL;
+}
+
+/* sums(rows): how many bytes all bodies, keys, attributes, attributes of carriers and apps have, and how many rows are
+ * damaged. */
+static PyObject *columns_sums(PyObject *self, PyObject *object) {
+    Py_buffer rows;
+    if (!rows_of(object, &rows, PyBUF_SIMPLE)) return NULL;
+    int64_t count = rows.len / (int64_t)sizeof(Row), body = 0, key = 0, attributes = 0, carrier = 0, app = 0, damaged = 0;
+    const Row *row = rows.buf;
+    for (; count > 0; count--, row++) {
+        body += row->body_bytes;
+        key += row->key_bytes;
+        attributes += row->attributes_bytes;
+        carrier += row->carrier_bytes;
+        app += row->app_bytes;
+        damaged += row->is_damaged != 0;
+    }
+    PyBuffer_Release(&rows);
+    return Py_BuildValue("LLLLLL", (long long)body, (long long)key, (long long)attributes, (long long)carrier,
+                         (long long)app, (long long)damaged);
+}
+
+/* numbers(rows, index, stored_us, sent_us, term, flag, priority): False if one of them has not room for all. */
+static PyObject *columns_numbers(PyObject *self, PyObject *const *args, Py_ssize_t n) {
+    static const Py_ssize_t widths[] = {8, 8, 8, 4, 2, 1};
+    if (!wants("numbers", n, 7)) return NULL;
+    Py_buffer rows, out[6];
+    if (!rows_of(args[0], &rows, PyBUF_SIMPLE)) return NULL;
+    int64_t count = rows.len / (int64_t)sizeof(Row);
+    int held = 0, has_room = 1;
+    for (; held < 6 && PyObject_GetBuffer(args[1 + held], &out[held], PyBUF_WRITABLE) == 0; held++)
+        has_room &= out[held].len >= count * widths[held];
+    if (held == 6 && has_room) {
+        Py_BEGIN_ALLOW_THREADS
+        const Row *row = rows.buf;
+        int64_t *index = out[0].buf, *stored = out[1].buf, *sent = out[2].buf;
+        int32_t *term = out[3].buf;
+        int16_t *flag = out[4].buf;
+        int8_t *priority = out[5].buf;
+        for (int64_t i = 0; i < count; i++, row++) {
+            index[i] = row->index;
+            stored[i] = (int64_t)((uint64_t)row->stored_ms * 1000); /* a time that is none may be too large: it wraps */
+            sent[i] = (int64_t)((uint64_t)row->sent_ms * 1000);
+            term[i] = row->term;
+            flag[i] = row->flag;
+            priority[i] = row->priority;
+        }
+        Py_END_ALLOW_THREADS
+    }
+    int is_good = held == 6;
+    while (held > 0) PyBuffer_Release(&out[--held]);
+    PyBuffer_Release(&rows);
+    return is_good ? PyBool_FromLong(has_room) : NULL;
 }
 
 /* A part of a row is told by where its place and its size are in the row. */
@@ -193,6 +276,8 @@ static PyObject *columns_gather(PyObject *self, PyObject *const *args, Py_ssize_
     const uint8_t *from = arena.buf;
     uint8_t *out = values.buf;
     int32_t *ends = offsets.buf;
+    int64_t last_bytes = 0;
+    int is_bad = 0;
     if (!bad) ends[0] = 0;
     for (int64_t i = 0; i < count && bad >= 0; i++) {
         int64_t at, bytes;
@@ -201,7 +286,13 @@ static PyObject *columns_gather(PyObject *self, PyObject *const *args, Py_ssize_
             break;
         }
         memcpy(out + to, from + at, (size_t)bytes);
-        if (is_text && bytes && utf8_characters(out + to, bytes) < 0) bad++;
+        if (is_text && bytes) {
+            /* Most are as the one before: an app sends many. */
+            if (bytes != last_bytes || memcmp(out + to, out + to - bytes, (size_t)bytes) != 0)
+                is_bad = utf8_characters(out + to, bytes) < 0;
+            bad += is_bad;
+        }
+        last_bytes = bytes;
         to += bytes;
         ends[i + 1] = (int32_t)to;
     }
@@ -287,9 +378,16 @@ static PyObject *columns_places(PyObject *self, PyObject *const *args, Py_ssize_
         int32_t *ends = offsets.buf;
         ends[0] = 0;
         for (int64_t i = 0; i < count; i++) {
-            memcpy(out + to, prefix.buf, (size_t)prefix.len);
-            to += prefix.len;
-            to += decimal(row[i].index < 0 ? 0 : (uint64_t)row[i].index, out + to);
+            uint8_t *text = out + to;
+            if (i && row[i - 1].index >= 0 && row[i].index == row[i - 1].index + 1 && text[-1] != '9') {
+                int64_t bytes = to - ends[i - 1]; /* as the one before, but for the last digit */
+                memcpy(text, text - bytes, (size_t)bytes);
+                text[bytes - 1]++;
+                to += bytes;
+            } else {
+                memcpy(text, prefix.buf, (size_t)prefix.len);
+                to += prefix.len + decimal(row[i].index < 0 ? 0 : (uint64_t)row[i].index, text + prefix.len);
+            }
             ends[i + 1] = (int32_t)to;
         }
     }
@@ -312,7 +410,9 @@ static PyMethodDef methods[] = {
     {"places", (PyCFunction)(void (*)(void))columns_places, METH_FASTCALL, "Twin of columns.places_python."},
     {"count", columns_count, METH_O, "Twin of columns.count_python."},
     {"lay", (PyCFunction)(void (*)(void))columns_lay, METH_FASTCALL, "Twin of columns.lay_python."},
-    {"items", (PyCFunction)(void (*)(void))columns_items, METH_FASTCALL, "Twin of columns.items_python."},
+    {"split", (PyCFunction)(void (*)(void))columns_split, METH_FASTCALL, "Twin of columns.split_python."},
+    {"sums", columns_sums, METH_O, "Twin of columns.sums_python."},
+    {"numbers", (PyCFunction)(void (*)(void))columns_numbers, METH_FASTCALL, "Twin of columns.numbers_python."},
     {"gather", (PyCFunction)(void (*)(void))columns_gather, METH_FASTCALL, "Twin of columns.gather_python."},
     {"crcs", (PyCFunction)(void (*)(void))columns_crcs, METH_FASTCALL, "Twin of columns.crcs_python."},
     {NULL, NULL, 0, NULL},

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import lakemq.pipeline.arrow as arrow
 import lakemq.pipeline.columns as columns
 from lakemq.attributes import encode_attributes
 from lakemq.compression import Compression
@@ -195,3 +196,54 @@ def test_the_crc_is_that_of_the_value_not_of_what_was_carried():
     data, _ = block_of([Message(body=b"q" * 400, compression=Compression.ZSTD), Message(body=b"plain")])
     found = Columns(open_block(data), "orders", 3).batch(["crc"], schema.MESSAGES).column("crc").to_pylist()
     assert found == [zlib.crc32(b"q" * 400), zlib.crc32(b"plain")]
+
+
+def numbered(indexes):
+    rows = columns.np.zeros(len(indexes), columns.ROW)
+    rows["index"] = indexes
+    return Columns(columns.Opened(rows, b"", 0), "orders", 3)
+
+
+@pytest.mark.usefixtures("form")
+@pytest.mark.parametrize(
+    "indexes", [[8, 9, 10, 11], [98, 99, 100], [5, 7, 8, 8, 3], [-2, -1, 0, 1], [(1 << 63) - 2, (1 << 63) - 1]]
+)
+def test_a_message_id_ends_with_the_offset(indexes):
+    assert numbered(indexes).message_id().to_pylist() == [f"orders/3/{max(index, 0)}" for index in indexes]
+
+
+@pytest.mark.usefixtures("form")
+@pytest.mark.parametrize("count", [1, 5000, 4096, 3, 40_000])
+def test_columns_whose_rows_are_all_alike_are_as_long_as_the_block(count):
+    names = ["key", "topic", "partition", "headers", "tags", "attempt"]
+    batch = numbered(range(count)).batch(names)
+    batch.validate(full=True)
+    assert batch.num_rows == count
+    assert batch.slice(count - 1).to_pylist() == [
+        {"key": None, "topic": "orders", "partition": 3, "headers": [], "tags": [], "attempt": 1}
+    ]
+    assert Columns(columns.Opened(numbered([7])._rows, b"", 0), "bills", 4).batch(names)["topic"].to_pylist() == [
+        "bills"
+    ]
+
+
+def test_columns_whose_rows_are_all_alike_are_kept_for_a_few_topics_only():
+    for number in range(3 * arrow._ALIKE_MAX):
+        Columns(columns.Opened(numbered([7])._rows, b"", 0), f"t{number}", 4).topic()
+        assert len(arrow._ALIKE) <= arrow._ALIKE_MAX
+
+
+@pytest.mark.skipif(columns._columns is None, reason="lakemq._columns was not built: no compiler at install time")
+@settings(deadline=None)
+@given(messages=st.lists(MESSAGES, min_size=1, max_size=6), damage=st.integers(0, 200))
+def test_rows_sums_and_numbers_are_the_same_as_defined(messages, damage):
+    data = bytearray(block_of(messages)[0])
+    if damage < len(messages[0].items[0].body if isinstance(messages[0], BatchMessage) else b""):
+        data[FIXED_BYTES + damage] ^= 0x55  # inside a batch: some can then not be opened
+    opened = open_block(bytes(data))
+    with patch.object(columns, "_columns", None):
+        defined = open_block(bytes(data))
+        assert opened.rows.tobytes() == defined.rows.tobytes()
+        sums, numbers = columns.sums(defined.rows), columns.numbers(defined.rows)
+    assert columns.sums(opened.rows) == sums
+    assert [one.tolist() for one in columns.numbers(opened.rows)] == [one.tolist() for one in numbers]

@@ -1,10 +1,11 @@
 """Rows of messages as Arrow columns, only those that are wanted.
 
-What repeats is made once: attributes are read once for each different text of a block, and taken from there.
+What repeats is made once: attributes are read once for each different text of a block, and taken from there; columns
+in which all rows are alike are kept for the next blocks.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,16 @@ from lakemq.attributes import TAGS as TAGS_NAME
 from lakemq.attributes import UNIQ_ID, decode_attributes
 from lakemq.errors import LakeMQError
 from lakemq.pipeline import schema
-from lakemq.pipeline.columns import Opened, Rows, crcs, gather, places
+from lakemq.pipeline.columns import Numbers, Opened, Rows, Sums, crcs, gather, numbers, places, sums
 
 DAMAGED = "LAKEMQ_DAMAGED"  # a header of messages that could not be opened
 _ATTEMPT = "LAKEMQ_ATTEMPT"
 _OURS = "LAKEMQ_"
 _TAG_SEPARATOR = ","
 _FIRST_ATTEMPT = 1
+_ALIKE_STEP = 4096  # rows: blocks of about the same size share what is kept
+_ALIKE_ROWS_MAX = 32 << 10  # of a column that is kept: blocks have fewer, unless they are well compressed
+_ALIKE_MAX = 32  # columns that are kept
 
 
 class Columns:
@@ -48,9 +52,9 @@ class Columns:
     # How each column is made
 
     def key(self) -> pa.Array:
+        if not self._sums.key:
+            return _alike(None, pa.string(), len(self))
         is_none = self._rows["key_bytes"] == 0  # empty and none are the same on the wire
-        if is_none.all():
-            return pa.nulls(len(self), pa.string())
         keys = self._part("key", pa.string())
         return keys if not is_none.any() else pc.if_else(pa.array(is_none), pa.scalar(None, pa.string()), keys)
 
@@ -58,19 +62,19 @@ class Columns:
         return self._part("body", pa.binary())
 
     def topic(self) -> pa.Array:
-        return pa.repeat(pa.scalar(self._topic, pa.string()), len(self))
+        return _alike(self._topic, pa.string(), len(self))
 
     def partition(self) -> pa.Array:
-        return pa.repeat(pa.scalar(self._partition, pa.int32()), len(self))
+        return _alike(self._partition, pa.int32(), len(self))
 
     def offset(self) -> pa.Array:
-        return self._number("index", pa.int64())
+        return _numbers(self._numbers.indexes, pa.int64())
 
     def timestamp(self) -> pa.Array:
-        return _moments(self._rows["stored_ms"])
+        return _numbers(self._numbers.stored_us, schema.TIMESTAMP)
 
     def send_time(self) -> pa.Array:
-        return _moments(self._rows["sent_ms"])
+        return _numbers(self._numbers.sent_us, schema.TIMESTAMP)
 
     def headers(self) -> pa.Array:
         return self._attributes.headers()
@@ -93,42 +97,51 @@ class Columns:
 
     def attempt(self) -> pa.Array:
         found = self._attributes.attempts()
-        return pa.repeat(pa.scalar(_FIRST_ATTEMPT, pa.int32()), len(self)) if found is None else found
+        return _alike(_FIRST_ATTEMPT, pa.int32(), len(self)) if found is None else found
 
     def priority(self) -> pa.Array:
-        return self._number("priority", pa.int8())
+        return _numbers(self._numbers.priority, pa.int8())
 
     def flag(self) -> pa.Array:
-        return self._number("flag", pa.int16())
+        return _numbers(self._numbers.flag, pa.int16())
 
     def term(self) -> pa.Array:
-        return self._number("term", pa.int32())
+        return _numbers(self._numbers.term, pa.int32())
 
     def topic_id(self) -> pa.Array:
-        return pa.repeat(pa.scalar(self._topic_id, pa.int32()), len(self))
+        return _alike(self._topic_id, pa.int32(), len(self))
 
     def crc(self) -> pa.Array:
         return pa.array(crcs(self._arena, self._rows))
 
     def value_bytes(self) -> pa.Array:
-        return self._number("body_bytes", pa.int32())
+        return _numbers(np.ascontiguousarray(self._rows["body_bytes"]), pa.int32())
 
     # Inside
 
     @cached_property
+    def _sums(self) -> Sums:
+        return sums(self._rows)
+
+    @cached_property
+    def _numbers(self) -> Numbers:
+        return numbers(self._rows)
+
+    @cached_property
     def _attributes(self) -> "_Attributes":
-        return _Attributes(self._part("attributes", pa.binary()), self._rows["is_damaged"] != 0)
+        if not self._sums.attributes and not self._sums.damaged:
+            return _Attributes(len(self), None, None)
+        return _Attributes(len(self), self._part("attributes", pa.binary()), self._rows["is_damaged"] != 0)
 
     @cached_property
     def _carriers(self) -> "_Attributes":
-        return _Attributes(self._part("carrier", pa.binary()), None)
-
-    def _number(self, name: str, kind: pa.DataType) -> pa.Array:
-        return pa.array(np.ascontiguousarray(self._rows[name]), kind)
+        if not self._sums.carrier:
+            return _Attributes(len(self), None, None)
+        return _Attributes(len(self), self._part("carrier", pa.binary()), None)
 
     def _part(self, name: str, kind: pa.DataType) -> pa.Array:
         is_text = kind == pa.string()
-        offsets, values, bad = gather(self._arena, self._rows, name, is_text)
+        offsets, values, bad = gather(self._arena, self._rows, name, getattr(self._sums, name), is_text)
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
         if not bad:
             return pa.Array.from_buffers(kind, len(self), buffers)
@@ -138,13 +151,13 @@ class Columns:
 
 
 class _Attributes:
-    """The attributes of many messages: each different text is read once."""
+    """The attributes of many messages: each different text is read once. `texts` is None where there are none."""
 
-    def __init__(self, texts: pa.Array, is_damaged: Any) -> None:
-        self._count = len(texts)
+    def __init__(self, count: int, texts: pa.Array | None, is_damaged: Any) -> None:
+        self._count = count
         self._has_damage = is_damaged is not None and bool(is_damaged.any())
-        self.has_any = self._has_damage or texts.total_values_length > 0
-        if not self.has_any:
+        self.has_any = texts is not None
+        if texts is None:
             return
         encoded = texts.dictionary_encode()
         self._places = encoded.indices
@@ -156,13 +169,13 @@ class _Attributes:
 
     def headers(self) -> pa.Array:
         if not self.has_any:
-            return _empty(schema.HEADERS, self._count)
+            return _alike((), schema.HEADERS, self._count)
         shown = [[pair for pair in entries.items() if _is_header(pair[0])] for entries in self._read]
         return pa.array(shown, schema.HEADERS).take(self._places)
 
     def tags(self) -> pa.Array:
         if not self.has_any:
-            return _empty(schema.TAGS, self._count)
+            return _alike((), schema.TAGS, self._count)
         texts = [entries.get(TAGS_NAME) for entries in self._read]
         return pa.array([text.split(_TAG_SEPARATOR) if text else [] for text in texts], schema.TAGS).take(self._places)
 
@@ -193,20 +206,32 @@ def _number_of(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 10 else _FIRST_ATTEMPT
 
 
-def _empty(kind: pa.DataType, count: int) -> pa.Array:
-    """As many empty lists or maps."""
+_ALIKE: dict[tuple[object, pa.DataType], pa.Array] = {}
+
+
+def _alike(value: object, kind: pa.DataType, count: int) -> pa.Array:
+    """A column in which all rows have that value; what is sent of it is a slice of the one that is kept."""
+    if count > _ALIKE_ROWS_MAX:
+        return _repeat(value, kind, count)
+    found = _ALIKE.get((value, kind))
+    if found is None or len(found) < count:
+        if len(_ALIKE) >= _ALIKE_MAX:
+            _ALIKE.clear()
+        found = _ALIKE[value, kind] = _repeat(value, kind, -(-count // _ALIKE_STEP) * _ALIKE_STEP)
+    return found[:count]
+
+
+def _repeat(value: object, kind: pa.DataType, count: int) -> pa.Array:
+    """Made anew. `()` stands for an empty list or map."""
+    if value != ():
+        return pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)
     offsets = pa.py_buffer(np.zeros(count + 1, np.int32))
-    return pa.Array.from_buffers(kind, count, [None, offsets], children=[_nothing(kind)])
+    inside = pa.struct([kind.key_field, kind.item_field]) if pa.types.is_map(kind) else kind.value_type
+    return pa.Array.from_buffers(kind, count, [None, offsets], children=[pa.array([], inside)])
 
 
-@cache
-def _nothing(kind: pa.DataType) -> pa.Array:
-    """What is inside of them."""
-    return pa.array([], pa.struct([kind.key_field, kind.item_field]) if pa.types.is_map(kind) else kind.value_type)
-
-
-def _moments(milliseconds: Any) -> pa.Array:
-    return pa.array(milliseconds * 1000).view(schema.TIMESTAMP)
+def _numbers(values: Any, kind: pa.DataType) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 _MAKE: dict[str, Callable[[Columns], pa.Array]] = {

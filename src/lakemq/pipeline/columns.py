@@ -116,16 +116,12 @@ def _kind(code: int) -> Any:
 def _split(arena: Buffer, carriers: Rows, is_batch: npt.NDArray[np.bool_]) -> Rows:
     """One row for each message of a batch."""
     counts = np.where(is_batch, np.maximum(carriers["flag"], 1), 1)
-    rows = np.repeat(carriers, counts)
-    starts = np.cumsum(counts) - counts
-    for place in np.flatnonzero(is_batch).tolist():
-        carrier, first, count = carriers[place], int(starts[place]), int(counts[place])
-        inside = rows[first : first + count]
-        if carrier["is_damaged"] or not items(arena, int(carrier["body_at"]), int(carrier["body_bytes"]), inside):
-            inside[:] = carrier
-            inside["index"] += np.arange(count)
-            inside["body_bytes"][1:] = 0
-            inside["is_damaged"] = 1
+    rows = np.empty(int(counts.sum(dtype=np.int64)), ROW)
+    if _columns is None:
+        split_python(arena, carriers, counts, rows)
+    else:
+        is_whole = _columns.split(arena, carriers, rows)
+        assert is_whole, "there is room for just as many"
     return rows
 
 
@@ -142,26 +138,68 @@ def lay(data: Buffer) -> Rows:
     return rows[:count]
 
 
-def items(arena: Buffer, start: int, size: int, rows: Rows) -> bool:
-    """Make rows that are copies of a batch's those of the messages inside; False if it is not whole."""
+class Sums(NamedTuple):
+    """How many bytes the parts of all rows have together, and how many rows are damaged."""
+
+    body: int
+    key: int
+    attributes: int
+    carrier: int
+    app: int
+    damaged: int
+
+
+def sums(rows: Rows) -> Sums:
+    """What there is at all: columns of nothing need not be gathered."""
+    return sums_python(rows) if _columns is None else Sums(*_columns.sums(rows))
+
+
+class Numbers(NamedTuple):
+    """The numbers of all rows, each in a run of its own."""
+
+    indexes: npt.NDArray[np.int64]
+    stored_us: npt.NDArray[np.int64]
+    sent_us: npt.NDArray[np.int64]
+    term: npt.NDArray[np.int32]
+    flag: npt.NDArray[np.int16]
+    priority: npt.NDArray[np.int8]
+
+
+def numbers(rows: Rows) -> Numbers:
+    """All at once: rows are wide, and going over them costs more than what is taken from them."""
+    count = len(rows)
+    longs = np.empty((3, count), np.int64)
+    shorts = np.empty(count, np.int32), np.empty(count, np.int16), np.empty(count, np.int8)
+    found = Numbers(longs[0], longs[1], longs[2], *shorts)
     if _columns is None:
-        return items_python(arena, start, size, rows)
-    return _columns.items(arena, start, size, rows)
+        numbers_python(rows, found)
+    else:
+        has_room = _columns.numbers(rows, *found)
+        assert has_room, "there is room for all"
+    return found
 
 
-def gather(arena: Buffer, rows: Rows, part: str, is_text: bool) -> tuple[npt.NDArray[np.int32], Any, int]:
-    """One part of all rows: where each ends, the bytes, and how many should be text and are not."""
+def gather(arena: Buffer, rows: Rows, part: str, size: int, is_text: bool) -> tuple[npt.NDArray[np.int32], Any, int]:
+    """One part of all rows, `size` bytes together: where each ends, the bytes, and how many are not text but should."""
     offsets = np.empty(len(rows) + 1, np.int32)
-    values = np.empty(int(rows[f"{part}_bytes"].sum(dtype=np.int64)), np.uint8)
+    values = np.empty(size, np.uint8)
     if _columns is None:
         return offsets, values, gather_python(arena, rows, part, offsets, values, is_text)
-    places = ROW.fields
-    assert places is not None
-    bad = _columns.gather(
-        arena, rows, int(places[f"{part}_at"][1]), int(places[f"{part}_bytes"][1]), offsets, values, is_text
-    )
+    at_in_row, bytes_in_row = _PARTS[part]
+    bad = _columns.gather(arena, rows, at_in_row, bytes_in_row, offsets, values, is_text)
     assert bad >= 0, "rows speak of bytes that are there"
     return offsets, values, bad
+
+
+def _place(name: str) -> int:
+    assert ROW.fields is not None
+    return int(ROW.fields[name][1])
+
+
+# Where in a row the place and the size of each part are.
+_PARTS = {
+    part: (_place(f"{part}_at"), _place(f"{part}_bytes")) for part in ("body", "key", "attributes", "carrier", "app")
+}
 
 
 def places(prefix: str, rows: Rows) -> tuple[npt.NDArray[np.int32], Any]:
@@ -226,8 +264,23 @@ def lay_python(view: memoryview, rows: Rows) -> int:
     return count
 
 
-def items_python(arena: Buffer, start: int, size: int, rows: Rows) -> bool:
-    """The definition of `items`."""
+def split_python(arena: Buffer, carriers: Rows, counts: npt.NDArray[Any], rows: Rows) -> None:
+    """The definition of `_split`: rows of messages in batches that are not whole are all marked as damaged."""
+    rows[:] = np.repeat(carriers, counts)
+    starts = np.cumsum(counts) - counts
+    for place in np.flatnonzero(carriers["code"] & BATCH_BIT).tolist():
+        carrier, first, count = carriers[place], int(starts[place]), int(counts[place])
+        inside = rows[first : first + count]
+        at, size = int(carrier["body_at"]), int(carrier["body_bytes"])
+        if carrier["is_damaged"] or not _items_python(arena, at, size, inside):
+            inside[:] = carrier
+            inside["index"] += np.arange(count)
+            inside["body_bytes"][1:] = 0
+            inside["is_damaged"] = 1
+
+
+def _items_python(arena: Buffer, start: int, size: int, rows: Rows) -> bool:
+    """Make rows that are copies of a batch's those of the messages inside; False if it is not whole."""
     body = bytes(memoryview(arena)[start : start + size])
     try:
         found = read_items(body, len(rows))
@@ -245,6 +298,19 @@ def items_python(arena: Buffer, start: int, size: int, rows: Rows) -> bool:
         row["attributes_at"], row["attributes_bytes"] = attributes, len(item.attributes)
         at = attributes + len(item.attributes)
     return True
+
+
+def sums_python(rows: Rows) -> Sums:
+    """The definition of `sums`."""
+    parts = {part: int(rows[f"{part}_bytes"].sum(dtype=np.int64)) for part in _PARTS}
+    return Sums(**parts, damaged=int(np.count_nonzero(rows["is_damaged"])))
+
+
+def numbers_python(rows: Rows, found: Numbers) -> None:
+    """The definition of `numbers`."""
+    found.indexes[:], found.term[:] = rows["index"], rows["term"]
+    found.stored_us[:], found.sent_us[:] = rows["stored_ms"] * 1000, rows["sent_ms"] * 1000
+    found.flag[:], found.priority[:] = rows["flag"], rows["priority"]
 
 
 def gather_python(
