@@ -61,7 +61,7 @@ def test_what_is_accepted_fits_a_one_byte_length_and_has_one_dot_at_most(check, 
 
 
 def test_the_error_says_which_name_and_what_is_allowed():
-    with pytest.raises(BadParameterError, match=r"'a b' cannot be a topic name: use letters"):
+    with pytest.raises(BadParameterError, match=r"'a b' is no topic name: use letters"):
         topic_name("a b")
     with pytest.raises(BadParameterError, match="the app name has 128 characters; 127 are allowed"):
         app_name("x" * 128)

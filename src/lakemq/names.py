@@ -50,6 +50,6 @@ def _checked(text: str, noun: str) -> str:
         raise BadParameterError(f"the {noun} name has {len(text)} characters; {NAME_BYTES_MAX} are allowed")
     if _NAME.fullmatch(text) is None:
         raise BadParameterError(
-            f"{text!r} cannot be a {noun} name: use letters, digits, _ - / % | and at most one dot inside"
+            f"{text!r} is no {noun} name: use letters, digits, _ - / % | and at most one dot inside"
         )
     return text

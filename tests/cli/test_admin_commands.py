@@ -88,7 +88,7 @@ def test_dropping_a_topic_wants_execute(shop):
         (["grow", "orders", "1"], 2, ["can only grow"]),
         (["grow", "orders", "x"], 2, ["PARTITIONS"]),
         (["create", "orders"], 1, ["exists already"]),
-        (["create", "a b"], 2, ["cannot be a topic name"]),
+        (["create", "a b"], 2, ["is no topic name"]),
         (["create", "x", "--partitions", "0"], 2, ["partitions"]),
         (["create", "x", "--type", "queue"], 2, ["type"]),
         (["create"], 2, ["TOPIC"]),
