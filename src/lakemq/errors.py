@@ -571,5 +571,5 @@ class RetryStoreError(StorageError):
     status = 240
     retriable = True
     in_seed = False
-    cause = "The store of messages that wait for a retry failed."
-    fix = "Check the disk behind it; messages that could not be moved there will be delivered again."
+    cause = "Too many messages wait for a retry, or are kept as dead letters: no more are taken."
+    fix = "Resend or delete dead letters (lakemq dead), or raise the limit; what failed will be delivered again."
