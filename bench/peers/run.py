@@ -38,7 +38,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--peers", default="", help=f"of {', '.join(PEERS)}; LakeMQ is always there")
     parser.add_argument("--workloads", default="", help=f"of {', '.join(one.name for one in WORKLOADS)}")
     parser.add_argument("--rounds", type=int, default=0, help=f"{ROUNDS}, quick {QUICK_ROUNDS}")
-    parser.add_argument("--seconds", type=float, default=0, help="measured each time; 1.2, quick 1")
+    parser.add_argument("--seconds", type=float, default=0, help="measured each time; 1")
     parser.add_argument("--cores", choices=("free", "split"), default="free", help="split: the load has one of its own")
     parser.add_argument("--no-growth", action="store_true", help="leave out the curves and the large backlogs")
     parser.add_argument("--minutes", type=float, default=0, help="start no round that would not end by then")
@@ -50,7 +50,7 @@ def arguments() -> argparse.Namespace:
 def pace_of(options: argparse.Namespace, memory: PageCache | None) -> Pace:
     cpus = sorted(os.sched_getaffinity(0))
     load, servers = (cpus[-1:], cpus[:-1] or cpus) if options.cores == "split" else (cpus, cpus)
-    seconds = options.seconds or (1.0 if options.quick else 1.2)
+    seconds = options.seconds or 1.0
     return Pace(seconds, 0.3, WARM_UP_MAX, load, servers, memory)
 
 
