@@ -221,6 +221,8 @@ class Service:
             held_bytes = sum(port.held_bytes for port in unfinished)
             for port in sorted(unfinished, key=lambda one: -one.held_bytes):
                 is_over = held_bytes > limits.held_bytes_total_max
+                if port.session is not None and port.session.is_held_up:
+                    port.frame_began_ms = now_ms  # it is we who do not read the rest
                 if is_over or now_ms - port.frame_began_ms > limits.frame_stall_ms:
                     assert self.broker is not None
                     self.broker.metrics.capped["held_bytes" if is_over else "frame_stall"] += 1

@@ -103,3 +103,29 @@ def test_an_unfinished_frame_is_waited_for_only_so_long(tmp_path, form, monkeypa
             with contextlib.suppress(ConnectionResetError):
                 assert raw.recv(10) == b""
         assert service.broker.metrics.capped["frame_stall"] == 1
+
+
+@forms
+def test_whoever_is_held_back_may_leave_a_frame_unfinished(tmp_path, form, monkeypatch):
+    with serving(tmp_path, form, monkeypatch, frame_stall_ms=1) as service:
+        monkeypatch.setattr(serve, "_SWEEP_SECONDS", 0.05)
+
+        def choke(is_choked):
+            def change(broker):
+                for connection in broker.sessions.connections.values():
+                    connection.is_choked = is_choked
+
+            service.look(change).result(5)
+
+        with socket.create_connection(("127.0.0.1", service.port)) as raw:
+            raw.settimeout(2.5)  # longer than the first sweep takes to come, which was asked for before the patch
+            wait_until(lambda: service._ports)
+            choke(True)
+            raw.sendall(Header(7, 1).pack(100)[:11])
+            with pytest.raises(TimeoutError):
+                raw.recv(10)
+            assert service.broker.metrics.capped["frame_stall"] == 0
+            choke(False)
+            with contextlib.suppress(ConnectionResetError):
+                assert raw.recv(10) == b""
+        assert service.broker.metrics.capped["frame_stall"] == 1
