@@ -19,7 +19,7 @@ class BrokerLimits:
     # Frames that have arrived in part, over all connections: the one that goes beyond is closed.
     held_bytes_total_max: int = 256 << 20
     # What one answer carries at most, but one message in any case.
-    fetch_bytes_max: int = 1 << 20
+    fetch_bytes_max: int = 2 << 20
     # Answers that a peer does not read: no further request of its is served until they are gone.
     output_bytes_max: int = 4 << 20
     # A peer that reads nothing for so long while answers wait is closed.

@@ -23,7 +23,7 @@ from lakemq.wire.frame import FrameDecoder
 T = TypeVar("T")
 
 _LOG = logging.getLogger("lakemq.client")
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = (2 << 20) + (64 << 10)  # as much as a broker answers to a fetch
 # Many tasks may run in one turn: the first requests leave before the last are made, so that broker and client work at
 # the same time. A hundred transactions at a time are half as many again that way.
 _ENTERED_MAX = 16

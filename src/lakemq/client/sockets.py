@@ -14,7 +14,7 @@ from lakemq.errors import BadFrameError
 from lakemq.wire.buffer import Buffer
 from lakemq.wire.frame import FrameDecoder
 
-_CHUNK_BYTES = 1 << 20  # as much as a broker answers to a fetch, so that it need not be copied together
+_CHUNK_BYTES = (2 << 20) + (64 << 10)  # as much as a broker answers to a fetch, so that it need not be copied together
 _JOINED_BYTES_MAX = 16 << 10  # so little is copied faster than several buffers are handed over
 _BUFFERS_MAX = 512  # in one call; the system takes 1024
 
