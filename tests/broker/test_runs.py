@@ -1,11 +1,13 @@
 """Many connections' produce requests in one turn: as if each had come alone, and none has to wait for another."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
-from broker.fix_broker import FULL, SMALL, TINY, block_of, make_broker
-from lakemq.broker import produce, runs
+from broker.fix_broker import FULL, SMALL, TINY, BrokerLife, block_of, make_broker
+from lakemq.broker import produce, runs, sessions
+from lakemq.errors import ConnectionNotFoundError, TopicNotWritableError
 from lakemq.message import Qos
 from lakemq.storage.config import StorageConfig
 from lakemq.wire.produce_run import PRODUCE_NUMBER
@@ -258,8 +260,8 @@ def long_ways(life):
     return counts
 
 
-def several(count=1):
-    life = make_broker(topics=NAMES, partitions=2)
+def several(count=1, broker=None):
+    life = broker or make_broker(topics=NAMES, partitions=2)
     peers = [life.peer() for _ in range(count)]
     for peer in peers:
         for topic in NAMES:
@@ -316,9 +318,125 @@ def test_a_turn_that_is_refused_ends_all_routes():
 
 
 def test_routes_are_bounded(monkeypatch):
-    monkeypatch.setattr(produce, "_ROUTES_MAX", 4)
+    monkeypatch.setattr(produce, "ROUTES_MAX", 4)
+    monkeypatch.setattr(sessions, "ROUTES_MAX", 1)
     life, peers = several(2)
     assert [len(peer.connection.routes) for peer in peers] == [2, 2]
+    assert len(life.broker.sessions.shared_routes._routes) == 1
     answered = arrive(life, *[(peer, [to(peer, topic, b"x") for topic in NAMES]) for peer in peers])
     life.settle()
     assert [len(places(peer, ids)) for peer, ids in zip(peers, answered, strict=True)] == [3, 3]
+
+
+# --- what one connection has shown, for others ----------------------------------------------------------------------
+
+
+def show(peer, *topics):
+    for topic in topics or NAMES:
+        assert peer.produce(b"shown", topic=topic, qos=Qos.WRITE)[0] == 0
+
+
+def sends_all(life, newcomer):
+    """It sends to all topics, having sent to the first only: the codes, and how many requests went the long way."""
+    show(newcomer, NAMES[0])
+    looked_at = long_ways(life)
+    (ids,) = arrive(life, (newcomer, [to(newcomer, topic, b"new") for topic in NAMES]))
+    life.settle()
+    return [one if isinstance(one, int) else 0 for one in places(newcomer, ids)], len(looked_at)
+
+
+def test_what_one_connection_has_shown_others_of_its_app_need_not_show():
+    life, _ = several()
+    newcomer = life.peer()
+    assert sends_all(life, newcomer) == ([0, 0, 0], 0)
+    assert {route.topic for route in newcomer.connection.routes.values()} == set(NAMES)
+
+
+def test_a_shared_route_says_who_sent_it():
+    life, (known,) = several()
+    newcomer = life.peer()
+    newcomer.connection.port.address = b"another address!"
+    assert sends_all(life, newcomer)[1] == 0
+    life.sync()
+    group, addresses = life.engine.group, []
+    for topic in NAMES:
+        slices = group.read(life.topic_number(topic), 0, 0, 100)
+        addresses += [one.client_address for one in slices if one.client_address != known.connection.port.address]
+    assert addresses == [b"another address!"] * (len(NAMES) + 1)
+
+
+def test_a_shared_route_is_traced_as_its_own_sender_s():
+    life, (known,) = several()
+    life.ask("set_topic", name="third", is_archived=True)
+    life.settle()
+    show(known)
+    newcomer = life.peer()
+    newcomer.connection.address = "@elsewhere"
+    assert sends_all(life, newcomer) == ([0, 0, 0], 0)
+    traced = {route.topic: route.traced for route in newcomer.connection.routes.values()}
+    own = life.broker.ledger.tracing.sender(life.topic_number("third"), "shop", "@elsewhere")
+    assert own is not None
+    assert traced == {"a": None, "of_another_length": None, "third": own}
+
+
+@pytest.mark.parametrize("details", [{"app": "other"}, {"host": "10.9.8.7"}, {"namespace": "far"}], ids=str)
+def test_another_app_host_or_namespace_shows_for_itself(details):
+    life, (known,) = several(broker=BrokerLife(creates_missing=True))
+    show(life.peer(**details))  # so that the metadata need not change again
+    show(known)
+    life.broker.sessions.shared_routes.clear()
+    known.connection.forget_routes()
+    show(known)
+    newcomer = life.peer(**details)
+    assert sends_all(life, newcomer) == ([0, 0, 0], 2)
+    prefix = f"{details['namespace']}." if "namespace" in details else ""
+    assert {route.topic for route in newcomer.connection.routes.values()} == {f"{prefix}{topic}" for topic in NAMES}
+
+
+def test_nobody_speaks_for_another_app_by_what_that_has_shown():
+    life, (known,) = several(broker=BrokerLife(creates_missing=True))
+    stranger = life.peer(app="other")
+    show(stranger, NAMES[0])
+    known.connection.forget_routes()
+    show(known)
+    forged = [replace(to(stranger, topic, b"forged"), app="shop") for topic in NAMES]
+    show(stranger, NAMES[0])
+    (ids,) = arrive(life, (stranger, forged))
+    life.settle()
+    assert [stranger.received(one).status for one in ids] == [ConnectionNotFoundError.status] * 3
+    life.sync()
+    assert all(b"forged" not in life.stored(topic, partition) for topic in NAMES for partition in range(2))
+
+
+def test_a_shared_route_of_another_version_is_none():
+    life, (known,) = several()
+    shared, version = life.broker.sessions.shared_routes, life.broker.ledger.metadata.version
+    (key, *_) = known.connection.routes
+    assert shared.find(known.connection, key, version) is not None
+    assert shared.find(known.connection, key, version + 1) is None
+
+
+def test_a_black_list_holds_for_those_who_could_share_a_route():
+    life, (known,) = several()
+    life.ask("subscribe", topic="third", app="shop", producer={"black_list": ["10.9.8.7"]})
+    life.settle()
+    show(known)
+    assert sends_all(life, life.peer(host="10.9.8.7"))[0] == [0, 0, TopicNotWritableError.status]
+
+
+def test_shared_routes_end_with_the_metadata_they_were_made_of():
+    life, _ = several()
+    newcomer = life.peer()
+    show(newcomer, NAMES[0])
+    life.ask("drop_topic", name="third")
+    (ids,) = arrive(life, (newcomer, [to(newcomer, topic, b"new") for topic in NAMES]))
+    life.settle()
+    assert [one if isinstance(one, int) else 0 for one in places(newcomer, ids)] == [0, 0, 189]
+
+
+def test_a_refused_turn_ends_shared_routes():
+    life, (peer,) = several()
+    life.disk.fail("write", FULL)
+    arrive(life, (peer, [to(peer, topic, b"refused") for topic in NAMES]))
+    life.engine.end_turn()
+    assert life.broker.sessions.shared_routes._routes == {}

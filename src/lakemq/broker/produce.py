@@ -16,7 +16,7 @@ from lakemq.broker.delaying import Delaying
 from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.metrics import Metrics
-from lakemq.broker.sessions import Connection, ProduceRoute, Sessions, route_key
+from lakemq.broker.sessions import ROUTES_MAX, Connection, ProduceRoute, Sessions, route_key
 from lakemq.broker.special import NOTHING, Specials, named
 from lakemq.broker.transacting import Transacting
 from lakemq.broker.waiters import Buffers, CommandReply, Reply, Waiters
@@ -38,7 +38,6 @@ from lakemq.wire.produce_run import ProduceRun, any_special, run_acks, run_recei
 
 RUN_BYTES_MAX = 1 << 20
 _TIMEOUT_MAX_MS = 600_000
-_ROUTES_MAX = 65_536  # of all connections; about a kilobyte each
 _RESULT_PLACE = struct.Struct(">i2xq7xq")  # of a message: length, index, sendTime
 _PARTITION_IN_FIRST = 2 + 4  # behind the number of messages and the first one's length
 _NOWHERE = ProduceResult(-1, -1, -1)
@@ -394,6 +393,7 @@ class Producing:
             return  # each request is looked at: what is over the rate is stored elsewhere
         route = connection.route = ProduceRoute(
             self._ledger.metadata.version,
+            key,
             bytes(frame[8:10]),
             prefix,
             suffix,
@@ -419,12 +419,31 @@ class Producing:
             ),
             traced=self._ledger.tracing.sender(topic.number, command.app, connection.address),
         )
-        routes = connection.routes
-        if routes and next(iter(routes.values())).metadata_version != route.metadata_version:
-            routes.clear()  # none of them is good any more
-        # When there is no room the first ones stay: of many topics taken in turn, the oldest is needed next.
-        if len(routes) < _ROUTES_MAX // len(self._sessions.connections):
-            routes[key] = route
+        connection.keep_route(route, self._routes_max)
+        if route.is_plain:
+            self._sessions.shared_routes.note(connection, route)
+
+    def known_route(self, connection: Connection, key: bytes) -> ProduceRoute | None:
+        """The route of requests that begin like that, from this connection or from others like it."""
+        version = self._ledger.metadata.version
+        own = connection.routes.get(key)
+        if own is not None and own.metadata_version == version:
+            return own
+        shared = self._sessions.shared_routes.find(connection, key, version)
+        if shared is None:
+            return None
+        traced = None
+        if shared.traced is not None:
+            app = shared.suffix[2:].decode()
+            traced = self._ledger.tracing.sender(shared.topic_number, app, connection.address)
+        route = shared.of(connection.port.address, traced)
+        connection.keep_route(route, self._routes_max)
+        return route
+
+    @property
+    def _routes_max(self) -> int:
+        """How many one connection may keep."""
+        return ROUTES_MAX // len(self._sessions.connections)
 
 
 def _string(text: str) -> bytes:

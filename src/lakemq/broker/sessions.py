@@ -18,6 +18,7 @@ Alike = tuple[bytes, bytes, bytes, bytes, bytes, int, int, int]
 """What `store_run` wants to know of a route, in its order: head, prefix, suffix, topic's STRING, the peer's address,
 topic number, and how many bytes a run and a message may have."""
 
+ROUTES_MAX = 65_536  # that all connections keep for themselves, and again of those they share; about a kilobyte each
 _BESIDE_TOPIC_BYTES = 2 + 2 + 2 + 4 + 1  # how many topics, the name's length, no transaction, timeout, level
 
 
@@ -26,6 +27,7 @@ class ProduceRoute:
     """What a PRODUCE_MESSAGE of a connection looked like: the next ones will look alike (see `produce_run`)."""
 
     metadata_version: int
+    key: bytes  # its `route_key`
     head: bytes
     prefix: bytes
     suffix: bytes
@@ -42,6 +44,30 @@ class ProduceRoute:
     alike: Alike
     traced: Subject | None  # whose messages these are, if that is to be traced
     indexes: dict[int, PartitionIndex] = field(default_factory=dict)  # of the partitions it was used for, by number
+
+    def of(self, address: bytes, traced: Subject | None) -> "ProduceRoute":
+        """The same for another peer."""
+        head, prefix, suffix, topic_string, _, topic, run_bytes_max, message_bytes_max = self.alike
+        return ProduceRoute(
+            self.metadata_version,
+            self.key,
+            head,
+            prefix,
+            suffix,
+            topic_string,
+            self.topic,
+            self.topic_number,
+            self.led_partitions,
+            self.is_flush,
+            self.is_receive,
+            self.timeout_ms,
+            self.rates,
+            self.partition_offset,
+            self.is_plain,
+            (head, prefix, suffix, topic_string, address, topic, run_bytes_max, message_bytes_max),
+            traced,
+            self.indexes,
+        )
 
 
 def route_key(frames: memoryview, at: int) -> bytes:
@@ -104,6 +130,14 @@ class Connection:
         self.route = None
         self.routes.clear()
 
+    def keep_route(self, route: ProduceRoute, count_max: int) -> None:
+        """For the next request like it. At the cap the first stay: of topics in turn, the oldest is needed next."""
+        routes = self.routes
+        if routes and next(iter(routes.values())).metadata_version != route.metadata_version:
+            routes.clear()  # none of them is good any more
+        if len(routes) < count_max:
+            routes[route.key] = route
+
     def full_topic(self, topic: str) -> str:
         """A topic's name with the connection's namespace, unless it names one itself."""
         return f"{self.namespace}.{topic}" if self.namespace and "." not in topic else topic
@@ -116,11 +150,46 @@ class Connection:
             raise ConnectionNotFoundError(f"the connection is of app {self.app!r}, the request of {app!r}")
 
 
+class SharedRoutes:
+    """What one connection's requests have shown, for others of the same app, namespace and host.
+
+    Whether a request may be stored depends on nothing else of its connection: who it speaks for, what its topics are
+    called, and black lists. Of many topics each connection would otherwise have to show every one by itself.
+    """
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._routes: dict[tuple[str, str, str, bytes], ProduceRoute] = {}
+        self._version = -1
+
+    def note(self, connection: "Connection", route: ProduceRoute) -> None:
+        """One more; those of another version of the metadata are not good any more. At the cap the first ones stay."""
+        if route.metadata_version != self._version:
+            self._version = route.metadata_version
+            self._routes.clear()
+        if len(self._routes) < self._count_max:
+            self._routes[_who(connection, route.key)] = route
+
+    def find(self, connection: "Connection", key: bytes, version: int) -> ProduceRoute | None:
+        """What a connection like that one has sent before; it is that one's route."""
+        return self._routes.get(_who(connection, key)) if version == self._version else None
+
+    def clear(self) -> None:
+        """Versions of the metadata may come again with another meaning."""
+        self._routes.clear()
+        self._version = -1
+
+
+def _who(connection: "Connection", key: bytes) -> tuple[str, str, str, bytes]:
+    return connection.app, connection.namespace, connection.port.host, key
+
+
 class Sessions:
-    """All connections, and the rates of their apps."""
+    """All connections, the rates of their apps, and what they have shown to each other."""
 
     def __init__(self) -> None:
         self.connections: dict[int, Connection] = {}
+        self.shared_routes = SharedRoutes(ROUTES_MAX)
         self.choked: dict[int, Connection] = {}  # those of them that send faster than the disk writes
         self._rates: dict[str, AppRates] = {}
 

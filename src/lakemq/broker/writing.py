@@ -87,6 +87,7 @@ class Writing:
         """Metadata may have gone back, and its numbers and versions will come again with another meaning."""
         for connection in self._sessions.connections.values():
             connection.forget_routes()
+        self._sessions.shared_routes.clear()
         self._consuming.refresh(now)
 
     def ask_for_sync(self, now: Now) -> None:
