@@ -440,3 +440,62 @@ def test_a_refused_turn_ends_shared_routes():
     arrive(life, (peer, [to(peer, topic, b"refused") for topic in NAMES]))
     life.engine.end_turn()
     assert life.broker.sessions.shared_routes._routes == {}
+
+
+HOSTS = ("127.0.0.1", "10.9.8.7")
+
+
+def everyday(seed, shares):
+    """Some turns of a broker with peers, topics and operators that come and go: what was answered, and is stored."""
+    rng, life = Random(seed), BrokerLife(creates_missing=True)
+    for topic in NAMES:
+        life.ask("create_topic", name=topic, partitions=2)
+    shared = life.broker.sessions.shared_routes
+    find, found = shared.find, []
+
+    def find_and_count(*asked):
+        route = find(*asked) if shares else None
+        found.extend([route] if route is not None else [])
+        return route
+
+    shared.find = find_and_count
+    peers, told = [], []
+    for turn in range(40):
+        if len(peers) < 3 or rng.random() < 0.2:
+            peers.append(life.peer(app=rng.choice(("shop", "other")), host=rng.choice(HOSTS)))
+        chance = rng.random()
+        if chance < 0.06:
+            life.ask("set_topic", name="a", is_writable=rng.random() < 0.7)
+        elif chance < 0.1:
+            black = [rng.choice(HOSTS)] if rng.random() < 0.5 else []
+            life.ask("subscribe", topic="third", app="shop", producer={"black_list": black})
+        elif chance < 0.15:
+            life.disk.fail("write", FULL)
+        elif chance < 0.2:
+            life.sync()
+        sent = []
+        for peer in rng.sample(peers, min(len(peers), rng.choice((1, 2, 4)))):
+            commands = []
+            for nth in range(rng.choice((1, 1, 3, 6))):
+                qos = rng.choice((Qos.WRITE, Qos.WRITE, Qos.WRITE, Qos.FLUSH))
+                body = b"%d of turn %d" % (nth, turn)
+                one = peer.produce_command(
+                    body, topic=rng.choice(NAMES), partition=rng.choice((0, 0, 0, 1, 9)), qos=qos
+                )
+                commands.append(replace(one, app="shop") if rng.random() < 0.05 else one)
+            sent.append((peer, commands))
+        ids = [arrive(life, one)[0] for one in sent]  # one after the other: else who is quicker goes first
+        life.settle()
+        for (peer, _), its in zip(sent, ids, strict=True):
+            told.append([(peer.received(one).status, peer.received(one).body) for one in its])
+    life.sync()
+    stored = [life.stored(topic, partition) for topic in NAMES for partition in range(2)]
+    return told, stored, len(found)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_with_shared_routes_all_is_answered_and_stored_as_without(seed):
+    *shared, found = everyday(seed, shares=True)
+    *alone, _ = everyday(seed, shares=False)
+    assert shared == alone
+    assert found > 5
