@@ -311,6 +311,39 @@ no_rows:
     return NULL;
 }
 
+/* is_alike(arena, rows, at, bytes): whether that part is the same in all rows; False also if one lies outside the arena. */
+static PyObject *columns_is_alike(PyObject *self, PyObject *const *args, Py_ssize_t n) {
+    if (!wants("is_alike", n, 4)) return NULL;
+    Py_ssize_t at_in_row, bytes_in_row;
+    if (!parts_of(args + 2, &at_in_row, &bytes_in_row)) return NULL;
+    Py_buffer arena, rows;
+    if (PyObject_GetBuffer(args[0], &arena, PyBUF_SIMPLE) < 0) return NULL;
+    if (!rows_of(args[1], &rows, PyBUF_SIMPLE)) {
+        PyBuffer_Release(&arena);
+        return NULL;
+    }
+    int64_t count = rows.len / (int64_t)sizeof(Row), first_bytes = 0, last_at = -1;
+    const Row *row = rows.buf;
+    const uint8_t *from = arena.buf, *first = NULL;
+    int is_alike = count > 0;
+    Py_BEGIN_ALLOW_THREADS
+    for (int64_t i = 0; i < count && is_alike; i++) {
+        int64_t at, bytes;
+        is_alike = part(row + i, at_in_row, bytes_in_row, arena.len, &at, &bytes);
+        if (!is_alike) break;
+        if (first == NULL) {
+            first = from + at;
+            first_bytes = bytes;
+        } else /* those of one batch speak of the very same bytes */
+            is_alike = bytes == first_bytes && (at == last_at || !memcmp(from + at, first, (size_t)bytes));
+        last_at = at;
+    }
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&rows);
+    PyBuffer_Release(&arena);
+    return PyBool_FromLong(is_alike);
+}
+
 /* crcs(arena, rows, out): the CRC-32 of each body; False if one lies outside the arena. */
 static PyObject *columns_crcs(PyObject *self, PyObject *const *args, Py_ssize_t n) {
     if (!wants("crcs", n, 3)) return NULL;
@@ -414,6 +447,7 @@ static PyMethodDef methods[] = {
     {"sums", columns_sums, METH_O, "Twin of columns.sums_python."},
     {"numbers", (PyCFunction)(void (*)(void))columns_numbers, METH_FASTCALL, "Twin of columns.numbers_python."},
     {"gather", (PyCFunction)(void (*)(void))columns_gather, METH_FASTCALL, "Twin of columns.gather_python."},
+    {"is_alike", (PyCFunction)(void (*)(void))columns_is_alike, METH_FASTCALL, "Twin of columns.is_alike_python."},
     {"crcs", (PyCFunction)(void (*)(void))columns_crcs, METH_FASTCALL, "Twin of columns.crcs_python."},
     {NULL, NULL, 0, NULL},
 };

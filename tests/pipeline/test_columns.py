@@ -227,6 +227,22 @@ def test_columns_whose_rows_are_all_alike_are_as_long_as_the_block(count):
     ]
 
 
+@pytest.mark.usefixtures("form")
+@pytest.mark.parametrize(
+    "apps",
+    [("shop",), ("shop", "shop"), ("shop", "shoq"), ("shop", "sho"), ("", ""), ("", "x"), ("店", "店"), ("店", "x")],
+)
+def test_the_app_is_that_of_each_message_whether_all_are_alike_or_not(apps):
+    items = (BatchItem(b"one"), BatchItem(b"two"))
+    data, _ = block_of([BatchMessage(items=items, app=app) for app in apps])
+    opened = open_block(data)
+    found = Columns(opened, "orders", 3).batch(["app"])
+    found.validate(full=True)
+    assert found["app"].to_pylist() == [app for app in apps for _ in items]
+    is_alike = len(set(apps)) == 1
+    assert columns.value_of_all(opened.arena, opened.rows, "app") == (apps[0].encode() if is_alike else None)
+
+
 def test_columns_whose_rows_are_all_alike_are_kept_for_a_few_topics_only():
     for number in range(3 * arrow._ALIKE_MAX):
         Columns(columns.Opened(numbered([7])._rows, b"", 0), f"t{number}", 4).topic()
@@ -245,5 +261,7 @@ def test_rows_sums_and_numbers_are_the_same_as_defined(messages, damage):
         defined = open_block(bytes(data))
         assert opened.rows.tobytes() == defined.rows.tobytes()
         sums, numbers = columns.sums(defined.rows), columns.numbers(defined.rows)
+        alike = [columns.value_of_all(*defined[1::-1], part) for part in ("app", "body", "key")]
     assert columns.sums(opened.rows) == sums
+    assert [columns.value_of_all(*opened[1::-1], part) for part in ("app", "body", "key")] == alike
     assert [one.tolist() for one in columns.numbers(opened.rows)] == [one.tolist() for one in numbers]

@@ -16,7 +16,7 @@ from lakemq.attributes import TAGS as TAGS_NAME
 from lakemq.attributes import UNIQ_ID, decode_attributes
 from lakemq.errors import LakeMQError
 from lakemq.pipeline import schema
-from lakemq.pipeline.columns import Numbers, Opened, Rows, Sums, crcs, gather, numbers, places, sums
+from lakemq.pipeline.columns import Numbers, Opened, Rows, Sums, crcs, gather, numbers, places, sums, value_of_all
 
 DAMAGED = "LAKEMQ_DAMAGED"  # a header of messages that could not be opened
 _ATTEMPT = "LAKEMQ_ATTEMPT"
@@ -87,6 +87,9 @@ class Columns:
         return pc.if_else(pc.equal(pc.list_value_length(own_tags), 0), shared.tags(), own_tags)
 
     def app(self) -> pa.Array:
+        of_all = value_of_all(self._arena, self._rows, "app")  # as nearly always: who sends much is one app
+        if of_all is not None and of_all.isascii():
+            return _alike(of_all.decode(), pa.string(), len(self))
         return self._part("app", pa.string())
 
     def message_id(self) -> pa.Array:

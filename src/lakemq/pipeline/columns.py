@@ -191,6 +191,15 @@ def gather(arena: Buffer, rows: Rows, part: str, size: int, is_text: bool) -> tu
     return offsets, values, bad
 
 
+def value_of_all(arena: Buffer, rows: Rows, part: str) -> bytes | None:
+    """One part, if it is the same in all rows; None if it is not."""
+    is_alike = is_alike_python(arena, rows, part) if _columns is None else _columns.is_alike(arena, rows, *_PARTS[part])
+    if not is_alike:
+        return None
+    at, size = int(rows[0][f"{part}_at"]), int(rows[0][f"{part}_bytes"])
+    return bytes(memoryview(arena)[at : at + size])
+
+
 def _place(name: str) -> int:
     assert ROW.fields is not None
     return int(ROW.fields[name][1])
@@ -332,6 +341,13 @@ def gather_python(
         to += size
         offsets[place] = to
     return bad
+
+
+def is_alike_python(arena: Buffer, rows: Rows, part: str) -> bool:
+    """The definition of `is_alike`."""
+    view = memoryview(arena)
+    places = zip(rows[f"{part}_at"].tolist(), rows[f"{part}_bytes"].tolist(), strict=True)
+    return len({bytes(view[at : at + size]) for at, size in places}) == 1
 
 
 def places_python(start: bytes, rows: Rows, offsets: npt.NDArray[np.int32], values: Any) -> None:
