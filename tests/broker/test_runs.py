@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from broker.fix_broker import FULL, SMALL, TINY, BrokerLife, block_of, make_broker
-from lakemq.broker import produce, runs, sessions
+from lakemq.broker import produce_routes, runs, sessions
 from lakemq.errors import ConnectionNotFoundError, TopicNotWritableError
 from lakemq.message import Qos
 from lakemq.storage.config import StorageConfig
@@ -318,7 +318,7 @@ def test_a_turn_that_is_refused_ends_all_routes():
 
 
 def test_routes_are_bounded(monkeypatch):
-    monkeypatch.setattr(produce, "ROUTES_MAX", 4)
+    monkeypatch.setattr(produce_routes, "ROUTES_MAX", 4)
     monkeypatch.setattr(sessions, "ROUTES_MAX", 1)
     life, peers = several(2)
     assert [len(peer.connection.routes) for peer in peers] == [2, 2]

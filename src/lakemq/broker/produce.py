@@ -16,7 +16,8 @@ from lakemq.broker.delaying import Delaying
 from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.metrics import Metrics
-from lakemq.broker.sessions import ROUTES_MAX, Connection, ProduceRoute, Sessions, route_key
+from lakemq.broker.produce_routes import TIMEOUT_MAX_MS, ProduceRoutes
+from lakemq.broker.sessions import Connection, ProduceRoute, Sessions
 from lakemq.broker.special import NOTHING, Specials, named
 from lakemq.broker.transacting import Transacting
 from lakemq.broker.waiters import Buffers, CommandReply, Reply, Waiters
@@ -29,17 +30,14 @@ from lakemq.errors import (
     SerializationError,
     SlowSyncError,
 )
-from lakemq.message import MESSAGE_BYTES_MAX, Qos
+from lakemq.message import Qos
 from lakemq.record import ORDERED_BIT, MessageFields, read_fields, scan, stamp
 from lakemq.wire.dialect import Dialect, header_qos, qos_of_level
-from lakemq.wire.header import REQUEST_HEADER_BYTES, Header
+from lakemq.wire.header import Header
 from lakemq.wire.produce import ProduceMessage, ProduceMessageAck, ProduceResult, TopicProduce, TopicProduceResults
 from lakemq.wire.produce_run import ProduceRun, any_special, run_acks, run_receipts, run_refusals
 
-RUN_BYTES_MAX = 1 << 20
-_TIMEOUT_MAX_MS = 600_000
 _RESULT_PLACE = struct.Struct(">i2xq7xq")  # of a message: length, index, sendTime
-_PARTITION_IN_FIRST = 2 + 4  # behind the number of messages and the first one's length
 _NOWHERE = ProduceResult(-1, -1, -1)
 _STRONGEST_FIRST = sorted(Qos, key=lambda qos: -qos.strength)
 
@@ -129,6 +127,7 @@ class Producing:
         self._turns: defaultdict[int, int] = defaultdict(
             int
         )  # whose turn it is, by topic, if the client leaves it to us
+        self.routes = ProduceRoutes(ledger, config, access, sessions)
         self.is_sync_slow = False
         self.park: Park = _no_room  # who takes what is over a rate
 
@@ -198,7 +197,8 @@ class Producing:
         stored = [self._store_topic(connection, entry, command.app, dialect, least, now) for entry in command.topics]
         if not stored:
             raise BadParameterError("the request names no topic")
-        self._note_route(connection, header, command, frame, stored, now)
+        is_usual = len(stored) == 1 and not stored[0].code
+        self.routes.note(connection, command, frame, stored[0].qos if is_usual else None, now)
         qos = next(level for level in _STRONGEST_FIRST if any(one.qos is level for one in stored))
         if qos is Qos.NO or (dialect is Dialect.JOYQUEUE and least is Qos.NO):  # whose header alone tells whether
             return
@@ -207,7 +207,7 @@ class Producing:
             send(connection, self._encode(connection, header, stored, now), now)
             return
         timeouts = [entry.timeout_ms for entry in command.topics if entry.timeout_ms > 0]
-        timeout_ms = min([*timeouts, _TIMEOUT_MAX_MS]) if timeouts else self._config.produce_timeout_ms
+        timeout_ms = min([*timeouts, TIMEOUT_MAX_MS]) if timeouts else self._config.produce_timeout_ms
         self._waiters.park(
             CommandReply(
                 connection,
@@ -357,98 +357,6 @@ class Producing:
             return led[_key_hash(fields) % len(led)]
         turn = self._turns[topic.number] = self._turns[topic.number] + 1
         return led[turn % len(led)]
-
-    # --- what the next request will look like ----------------------------------------------------------------------
-
-    def _note_route(
-        self,
-        connection: Connection,
-        header: Header,
-        command: ProduceMessage,
-        frame: memoryview,
-        stored: list[_Stored],
-        now: Now,
-    ) -> None:
-        connection.route = None
-        key = route_key(frame, 0)
-        connection.routes.pop(key, None)
-        if len(stored) != 1 or stored[0].code or stored[0].qos is Qos.NO or connection.dialect is Dialect.JOYQUEUE:
-            return
-        entry = command.topics[0]
-        if entry.tx_id:
-            return  # what looks alike belongs to a transaction, too, and is not to be seen
-        name = connection.full_topic(entry.topic)
-        topic = self._ledger.metadata.topics[name]
-        topic_string = _string(entry.topic)
-        suffix = _string(command.app)
-        prefix_bytes = 2 + len(topic_string) + 2 + 4 + 1
-        prefix = bytes(frame[REQUEST_HEADER_BYTES : REQUEST_HEADER_BYTES + prefix_bytes])
-        if bytes(frame[len(frame) - len(suffix) :]) != suffix or topic.type == "ordered":
-            return  # something else follows, or the key of each message decides its partition
-        timeout_ms = entry.timeout_ms if entry.timeout_ms > 0 else self._config.produce_timeout_ms
-        rates = self._sessions.rates_of(command.app, self._ledger.metadata, now.monotonic_ms)
-        subscription = self._ledger.metadata.subscription(name, command.app)
-        policy = subscription.producer if subscription is not None else None
-        if rates is not None and policy is not None and policy.parks_over_rate:
-            return  # each request is looked at: what is over the rate is stored elsewhere
-        route = connection.route = ProduceRoute(
-            self._ledger.metadata.version,
-            key,
-            bytes(frame[8:10]),
-            prefix,
-            suffix,
-            topic_string,
-            name,
-            topic.number,
-            self._access.led_partitions(topic),
-            is_flush=stored[0].qos is Qos.FLUSH,
-            is_receive=stored[0].qos is Qos.RECEIVE,
-            timeout_ms=min(timeout_ms, _TIMEOUT_MAX_MS),
-            rates=rates,
-            partition_offset=REQUEST_HEADER_BYTES + prefix_bytes + _PARTITION_IN_FIRST,
-            is_plain=rates is None and stored[0].qos is not Qos.RECEIVE,
-            alike=(
-                bytes(frame[8:10]),
-                prefix,
-                suffix,
-                topic_string,
-                connection.port.address,
-                topic.number,
-                RUN_BYTES_MAX,
-                MESSAGE_BYTES_MAX,
-            ),
-            traced=self._ledger.tracing.sender(topic.number, command.app, connection.address),
-        )
-        connection.keep_route(route, self._routes_max)
-        if route.is_plain:
-            self._sessions.shared_routes.note(connection, route)
-
-    def known_route(self, connection: Connection, key: bytes) -> ProduceRoute | None:
-        """The route of requests that begin like that, from this connection or from others like it."""
-        version = self._ledger.metadata.version
-        own = connection.routes.get(key)
-        if own is not None and own.metadata_version == version:
-            return own
-        shared = self._sessions.shared_routes.find(connection, key, version)
-        if shared is None:
-            return None
-        traced = None
-        if shared.traced is not None:
-            app = shared.suffix[2:].decode()
-            traced = self._ledger.tracing.sender(shared.topic_number, app, connection.address)
-        route = shared.of(connection.port.address, traced)
-        connection.keep_route(route, self._routes_max)
-        return route
-
-    @property
-    def _routes_max(self) -> int:
-        """How many one connection may keep."""
-        return ROUTES_MAX // len(self._sessions.connections)
-
-
-def _string(text: str) -> bytes:
-    data = text.encode()
-    return len(data).to_bytes(2, "big") + data
 
 
 def _key_hash(fields: MessageFields) -> int:

@@ -16,7 +16,8 @@ from lakemq.broker.effects import World
 from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.metrics import Metrics
-from lakemq.broker.produce import RUN_BYTES_MAX, Producing
+from lakemq.broker.produce import Producing
+from lakemq.broker.produce_routes import RUN_BYTES_MAX
 from lakemq.broker.runs import Runs
 from lakemq.broker.sessions import Connection, Sessions
 from lakemq.broker.waiters import Waiters

@@ -136,7 +136,7 @@ class Runs:
         failed: list[Failed] = []
         turn = _Turn(self._group.journal.end_position)
         store_run = _hot.store_run if _hot is not None else store_run_python
-        known_route = self._producing.known_route
+        find_route = self._producing.routes.find
         version, term = self._ledger.metadata.version, self._ledger.term
         now_ms, monotonic_ms = now
         synced_position = self._group.journal.synced_position
@@ -181,7 +181,7 @@ class Runs:
                         )
                     if stored is None:
                         key = route_key(frames, at)
-                        other = known_route(connection, key) if key != route.key else None  # of another topic
+                        other = find_route(connection, key) if key != route.key else None  # of another topic
                         if other is None or not other.is_plain:
                             break
                         route = connection.route = other
