@@ -24,6 +24,7 @@ from lakemq.pipeline.lake import EVENTS, FilesWriter
 from lakemq.pipeline.options import Given, Server, read_server
 from lakemq.pipeline.planning import Range, between, limit, pack, split
 from lakemq.pipeline.positions import Positions, from_json, to_json
+from lakemq.pipeline.spark_socket import SentToWorkers
 
 FILES = pa.schema(
     [
@@ -48,7 +49,7 @@ class FilesTask(InputPartition):
     gap_ends: tuple[int, ...]
 
 
-class FilesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class FilesReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The archive's stream. Where it begins comes from the lake, by option; not from Spark's checkpoint."""
 
     def __init__(self, options: Mapping[str, str]) -> None:

@@ -27,6 +27,7 @@ from lakemq.pipeline.errors import OptionError, PipelineError
 from lakemq.pipeline.options import SinkOptions
 from lakemq.pipeline.rows import check_rows, messages_of
 from lakemq.pipeline.sink_log import Decision, SinkLog
+from lakemq.pipeline.spark_socket import SentToWorkers
 
 _FORMAT = 0x5350  # xids with this number are the sink's
 _SEND_MANY = 2000
@@ -44,7 +45,7 @@ class Sent(WriterCommitMessage):
     batch: int = 0  # of the stream that the task ran for, if it did
 
 
-class _Sink:
+class _Sink(SentToWorkers):
     """What batch and stream have in common."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:

@@ -31,6 +31,7 @@ from lakemq.pipeline.errors import OptionError
 from lakemq.pipeline.options import LOSSES, VIEWS, Given, SourceOptions, read_sink, read_source
 from lakemq.pipeline.planning import Range, between, limit, pack, split
 from lakemq.pipeline.positions import Positions, from_json, to_json
+from lakemq.pipeline.spark_socket import SentToWorkers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,7 +86,7 @@ class Task(InputPartition):
     ranges: tuple[Range, ...]
 
 
-class _Reads:
+class _Reads(SentToWorkers):
     """What a batch and a stream have in common."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
