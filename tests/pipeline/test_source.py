@@ -23,7 +23,7 @@ def test_a_batch_read_has_every_message_with_all_that_was_sent(spark, topics):
     began = datetime.now(UTC) - timedelta(seconds=1)
     topics.mq.send(topic, b"one", key="k", tags=["a", "b"], headers={"v": "2"}, uniq_id="u-1", priority=3)
     topics.mq.send(topic, b"two")
-    rows = {row["value"].decode(): row for row in topics.read(spark, subscribe=topic).collect()}
+    rows = {row["value"].decode(): row for row in topics.read(spark, subscribe=topic, columns="*").collect()}
     one, two = rows["one"], rows["two"]
     assert (one["key"], one["tags"], one["headers"], one["messageId"]) == ("k", ["a", "b"], {"v": "2"}, "u-1")
     assert (one["topic"], one["app"], one["priority"], one["attempt"]) == (topic, "shop", 3, 1)
@@ -75,6 +75,48 @@ def test_columns_that_are_named_are_all_that_is_read(spark, topics):
     frame = spark.read.format("lakemq").options(servers=topics.url, subscribe=topic).schema("offset bigint, key string")
     assert frame.load().columns == ["offset", "key"]
     assert frame.load().count() == 10
+
+
+def test_a_read_has_the_usual_columns_and_others_when_they_are_asked_for(spark, topics):
+    topic = topics.make()
+    topics.mq.send(topic, b"one", priority=3)
+    usual = topics.read(spark, subscribe=topic)
+    assert usual.columns == [*KAFKA, "sendTime", "headers", "tags", "app", "messageId", "attempt"]
+    everything = topics.read(spark, subscribe=topic, columns="*")
+    assert everything.columns == [*usual.columns, "priority", "flag", "term"]
+    some = topics.read(spark, subscribe=topic, columns="priority, value , offset")
+    assert [tuple(row) for row in some.collect()] == [(3, b"one", 0)]
+    assert [field.nullable for field in some.schema] == [False, False, False]
+    assert "headers" not in topics.read(spark, subscribe=topic, includeHeaders="false").columns
+    assert topics.read(spark, subscribe=topic, includeHeaders="true").columns == usual.columns
+    stream = spark.readStream.format("lakemq").options(servers=topics.url, subscribe=topic, columns="term,key").load()
+    assert stream.columns == ["term", "key"]
+
+
+def test_columns_named_in_two_ways_must_agree(spark, topics):
+    topic = topics.make()
+    topics.fill(topic, 2)
+    reader = spark.read.format("lakemq").options(servers=topics.url, subscribe=topic, columns="offset,key")
+    assert reader.schema("offset bigint, key string").load().count() == 2
+    with pytest.raises(AnalysisException, match=r"columns says offset, key, and \.schema\(…\) something else"):
+        reader.schema("key string").load().count()
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ("offset,ofset", "there is no column 'ofset'. Did you mean 'offset'?"),
+        ("total", "there is no column 'total'. The columns are key, value, "),
+        ("key,key", "columns='key,key' names a column twice or none"),
+        ("key,,offset", "columns='key,,offset' names a column twice or none"),
+    ],
+    ids=["typo", "unknown", "twice", "none"],
+)
+def test_columns_that_make_no_sense_are_refused(spark, topics, columns, said):
+    topic = topics.make()
+    with pytest.raises(AnalysisException) as caught:
+        topics.read(spark, subscribe=topic, columns=columns)
+    assert said in str(caught.value)
 
 
 def test_only_a_key_may_be_null_unless_rows_come_from_the_lake(spark, topics, tmp_path):

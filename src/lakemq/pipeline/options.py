@@ -17,7 +17,7 @@ VIEWS = ("messages", "events", "files")
 LOSSES = ("true", "false", "archive")
 _COMMON = ("servers", "bootstrap.servers", "kafka.bootstrap.servers", "app", "token", "namespace", "timeout")
 _SOURCE = (
-    "subscribe", "subscribePattern", "assign", "view",
+    "subscribe", "subscribePattern", "assign", "view", "columns",
     "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
     "startingOffsetsByTimestamp", "endingOffsetsByTimestamp",
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
@@ -120,6 +120,7 @@ class SourceOptions:
     group: str
     lake: str
     view: str
+    columns: "Choice"
     is_pushing: bool
 
 
@@ -152,8 +153,35 @@ def read_source(options: Mapping[str, str]) -> SourceOptions:
         group=given.text("group"),
         lake=given.text("lake"),
         view=view,
+        columns=read_choice(given),
         is_pushing=given.flag("pushdown"),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which columns a read has."""
+
+    names: tuple[str, ...] = ()  # empty where it is not said
+    has_all: bool = False
+    has_headers: bool = True
+
+    @property
+    def is_made(self) -> bool:
+        """Whether columns were named."""
+        return self.has_all or bool(self.names)
+
+
+def read_choice(given: Given) -> Choice:
+    """What `columns` and Kafka's `includeHeaders` say."""
+    has_headers = given.text("includeHeaders") == "" or given.flag("includeHeaders")
+    text = given.text("columns")
+    if text == "*":
+        return Choice(has_all=True, has_headers=has_headers)
+    names = tuple(name.strip() for name in text.split(",")) if text else ()
+    if len(set(names)) < len(names) or "" in names:
+        raise OptionError(f"columns={text!r} names a column twice or none", "Name each once, with commas, or all by *.")
+    return Choice(names, False, has_headers)
 
 
 def _assigned(given: Given) -> dict[str, tuple[int, ...]]:

@@ -15,7 +15,7 @@ from lakemq.pipeline.door import door
 from lakemq.pipeline.errors import DataLossError, OptionError
 from lakemq.pipeline.events import EVENTS_TOPIC, event_rows
 from lakemq.pipeline.fetching import open_range, read_range
-from lakemq.pipeline.options import SourceOptions
+from lakemq.pipeline.options import Choice, SourceOptions
 from lakemq.pipeline.planning import Range
 from lakemq.pipeline.positions import Positions, resolve
 from lakemq.wire.own import PartitionRange
@@ -46,12 +46,31 @@ def types_of(view: str, loss: str) -> pa.Schema:
     return schema.LIVE if view == "messages" and loss != "archive" else _VIEWS[view]
 
 
-def check_columns(types: pa.Schema, wanted: StructType) -> pa.Schema:
-    """The columns that are wanted: naming some with `.schema(…)` is the only way to have fewer."""
+def chosen(types: pa.Schema, choice: Choice) -> pa.Schema:
+    """Those of the columns that a read has without `.schema(…)`."""
+    for name in choice.names:
+        _check_name(types, name)
+    left_out = frozenset() if choice.has_all else schema.ON_REQUEST
+    if not choice.has_headers:
+        left_out |= {"headers"}
+    names = choice.names or [name for name in types.names if name not in left_out]
+    return pa.schema([types.field(name) for name in names])
+
+
+def _check_name(types: pa.Schema, name: str) -> None:
+    if name not in types.names:
+        near = difflib.get_close_matches(name, types.names, 1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"The columns are {', '.join(types.names)}."
+        raise OptionError(f"there is no column {name!r}", hint)
+
+
+def check_columns(types: pa.Schema, wanted: StructType, choice: Choice) -> pa.Schema:
+    """The columns that are wanted, by `.schema(…)` or else as they were chosen."""
     known = {field.name: _DDL[field.type] for field in types}
+    if choice.is_made and wanted.names != (named := chosen(types, choice)).names:
+        raise OptionError(f"columns says {', '.join(named.names)}, and .schema(…) something else", "Give one of both.")
     for field in wanted.fields:
-        if field.name not in known:
-            raise OptionError(f"there is no column {field.name!r}", f"The columns are {', '.join(known)}.")
+        _check_name(types, field.name)
         said = field.dataType.simpleString()
         if said != known[field.name]:
             raise OptionError(f"column {field.name} is {known[field.name]}, not {said}", "Cast it after reading.")

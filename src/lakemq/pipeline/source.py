@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 
 from lakemq.memory import keep_freed_memory
 from lakemq.pipeline.errors import OptionError
-from lakemq.pipeline.options import LOSSES, VIEWS, Given, SourceOptions, read_sink, read_source
+from lakemq.pipeline.options import LOSSES, VIEWS, Given, SourceOptions, read_choice, read_sink, read_source
 from lakemq.pipeline.planning import Range, between, limit, pack, split
 from lakemq.pipeline.positions import Positions, from_json, to_json
 from lakemq.pipeline.spark_socket import SentToWorkers
@@ -48,11 +48,12 @@ class LakeMQSource(DataSource):
 
     def schema(self) -> str:
         from lakemq.pipeline.collecting import spare_imports
-        from lakemq.pipeline.reads import ddl, types_of
+        from lakemq.pipeline.reads import chosen, ddl, types_of
 
         spare_imports()
         given = Given(self.options)
-        return ddl(types_of(given.choice("view", VIEWS), given.choice("failOnDataLoss", LOSSES)))
+        types = types_of(given.choice("view", VIEWS), given.choice("failOnDataLoss", LOSSES))
+        return ddl(chosen(types, read_choice(given)))
 
     def reader(self, schema: StructType) -> "Reader":
         options = read_source(self.options)
@@ -93,7 +94,7 @@ class _Reads(SentToWorkers):
         from lakemq.pipeline.reads import check_columns, types_of
 
         self.options = options
-        self.types = check_columns(types_of(options.view, options.loss), schema)
+        self.types = check_columns(types_of(options.view, options.loss), schema, options.columns)
 
     def tasks(self, ranges: list[Range]) -> list[Task]:
         options = self.options

@@ -66,14 +66,14 @@ class History:
 
     def messages(self, topic: str) -> DataFrame:
         """All messages of a topic, with their bodies."""
-        live = self._live(topic, MESSAGES).withColumn("_source", F.lit("live"))
+        live = self._live(topic, MESSAGES, schema.SOURCE.names).withColumn("_source", F.lit("live"))
         archived = self._archived(MESSAGES, topic, schema.SOURCE.names)
         return live if archived is None else archived.unionByName(live)
 
     def meta(self, topic: str) -> DataFrame:
         """The same without bodies and headers."""
         names = [*_META, "valueBytes", "crc"]
-        live = self._live(topic, META).select(
+        live = self._live(topic, META, [*_META, "value"]).select(
             *_META, F.length("value").alias("valueBytes"), F.crc32("value").alias("crc"), F.lit("live").alias("_source")
         )
         live = live.withColumn("topicId", F.lit(self._topics[topic].id))
@@ -121,9 +121,9 @@ class History:
         reader = self._spark.read.format("lakemq").option("servers", server.url).option("app", server.app)
         return reader.option("token", server.token) if server.token else reader
 
-    def _live(self, topic: str, table: str) -> DataFrame:
+    def _live(self, topic: str, table: str, names: list[str]) -> DataFrame:
         start = json.dumps({topic: self._positions(topic, table)})
-        source = self._source().option("subscribe", topic).option("startingOffsets", start)
+        source = self._source().options(subscribe=topic, columns=",".join(names), startingOffsets=start)
         # A position that retention has passed is below what the broker has: the rest was never archived.
         frame: DataFrame = source.option("failOnDataLoss", "false").load()
         return frame
