@@ -32,33 +32,40 @@ static int64_t count(const uint8_t *p, int64_t size) {
     return found;
 }
 
+/* The row of the message at `at`, as it is carried; 0 if there is none. */
+static int64_t lay_one(const uint8_t *p, int64_t at, int64_t size, Row *row) {
+    Parts parts;
+    const uint8_t *m = p + at;
+    if (!find_parts(m, size - at, &parts)) return 0;
+    row->index = (int64_t)get64(m + INDEX);
+    row->sent_ms = (int64_t)get64(m + SEND_TIME);
+    row->stored_ms = row->sent_ms + (int32_t)get32(m + STORE_TIME);
+    row->crc = (int64_t)get64(m + CRC);
+    row->body_at = at + BODY + 4;
+    row->key_at = at + parts.business_id;
+    row->attributes_at = row->carrier_at = at + parts.attributes;
+    row->app_at = at + parts.app;
+    row->body_bytes = (int32_t)parts.body_bytes;
+    row->key_bytes = (int32_t)parts.business_id_bytes;
+    row->attributes_bytes = (int32_t)parts.attributes_bytes;
+    row->carrier_bytes = 0;
+    row->app_bytes = (int32_t)parts.app_bytes;
+    row->term = (int32_t)get32(m + TERM);
+    row->flag = (int16_t)get16(m + FLAG);
+    row->code = (int16_t)get16(m + SYSTEM_CODE);
+    row->priority = (int8_t)m[PRIORITY];
+    row->is_damaged = 0;
+    memset(row->unused, 0, sizeof row->unused);
+    return parts.length;
+}
+
 static int64_t lay(const uint8_t *p, int64_t size, Row *rows, int64_t rows_max) {
     int64_t at = 0, count = 0;
-    Parts parts;
     while (at < size) {
-        const uint8_t *m = p + at;
-        if (count == rows_max || !find_parts(m, size - at, &parts)) return -1;
-        Row *row = rows + count++;
-        row->index = (int64_t)get64(m + INDEX);
-        row->sent_ms = (int64_t)get64(m + SEND_TIME);
-        row->stored_ms = row->sent_ms + (int32_t)get32(m + STORE_TIME);
-        row->crc = (int64_t)get64(m + CRC);
-        row->body_at = at + BODY + 4;
-        row->key_at = at + parts.business_id;
-        row->attributes_at = row->carrier_at = at + parts.attributes;
-        row->app_at = at + parts.app;
-        row->body_bytes = (int32_t)parts.body_bytes;
-        row->key_bytes = (int32_t)parts.business_id_bytes;
-        row->attributes_bytes = (int32_t)parts.attributes_bytes;
-        row->carrier_bytes = 0;
-        row->app_bytes = (int32_t)parts.app_bytes;
-        row->term = (int32_t)get32(m + TERM);
-        row->flag = (int16_t)get16(m + FLAG);
-        row->code = (int16_t)get16(m + SYSTEM_CODE);
-        row->priority = (int8_t)m[PRIORITY];
-        row->is_damaged = 0;
-        memset(row->unused, 0, sizeof row->unused);
-        at += parts.length;
+        int64_t length = count == rows_max ? 0 : lay_one(p, at, size, rows + count);
+        if (!length) return -1;
+        at += length;
+        count++;
     }
     return count;
 }
@@ -99,26 +106,48 @@ static int items(const uint8_t *body, int64_t size, const Row *carrier, Row *row
     return at == size;
 }
 
-/* One row for each message of each carrier; 0 if they are not as many as there is room for. */
+static inline int64_t messages_of(const Row *carrier) {
+    return carrier->code & BATCH && carrier->flag > 1 ? carrier->flag : 1;
+}
+
+/* One row for each of the `count` messages of a carrier. */
+static void split_one(const uint8_t *p, int64_t arena_bytes, const Row *carrier, Row *rows, int64_t count) {
+    int64_t at = carrier->body_at, size = carrier->body_bytes;
+    if (!(carrier->code & BATCH))
+        *rows = *carrier;
+    else if (carrier->is_damaged || size < 0 || at < 0 || at > arena_bytes - size ||
+             !items(p + at, size, carrier, rows, count))
+        for (int64_t k = 0; k < count; k++) {
+            rows[k] = *carrier;
+            rows[k].index += k;
+            if (k) rows[k].body_bytes = 0;
+            rows[k].is_damaged = 1;
+        }
+}
+
+/* The same for many; 0 if they are not as many as there is room for. */
 static int split(const uint8_t *p, int64_t arena_bytes, const Row *carrier, int64_t carriers, Row *rows, int64_t room) {
     for (; carriers > 0; carriers--, carrier++) {
-        int64_t count = carrier->code & BATCH && carrier->flag > 1 ? carrier->flag : 1;
-        int64_t at = carrier->body_at, size = carrier->body_bytes;
+        int64_t count = messages_of(carrier);
         if (count > room) return 0;
-        if (!(carrier->code & BATCH))
-            *rows = *carrier;
-        else if (carrier->is_damaged || size < 0 || at < 0 || at > arena_bytes - size ||
-                 !items(p + at, size, carrier, rows, count))
-            for (int64_t k = 0; k < count; k++) {
-                rows[k] = *carrier;
-                rows[k].index += k;
-                if (k) rows[k].body_bytes = 0;
-                rows[k].is_damaged = 1;
-            }
+        split_one(p, arena_bytes, carrier, rows, count);
         rows += count;
         room -= count;
     }
     return room == 0;
+}
+
+/* How many messages a block has, those inside batches counted; -1 if one is compressed or it is no block. */
+static int64_t count_plain(const uint8_t *p, int64_t size) {
+    int64_t at = 0, count = 0;
+    Row row;
+    while (at < size) {
+        int64_t length = lay_one(p, at, size, &row);
+        if (!length || row.code & COMPRESSED) return -1;
+        count += messages_of(&row);
+        at += length;
+    }
+    return count;
 }
 
 /* ---- what Python sees ---------------------------------------------------------------------------------------------- */
@@ -162,6 +191,28 @@ static PyObject *columns_lay(PyObject *self, PyObject *const *args, Py_ssize_t n
     return PyLong_FromLongLong(count);
 }
 
+/* open_plain(data): the rows of all messages, as bytes; None if one is compressed, or if these are no messages. */
+static PyObject *columns_open_plain(PyObject *self, PyObject *object) {
+    Py_buffer data;
+    if (PyObject_GetBuffer(object, &data, PyBUF_SIMPLE) < 0) return NULL;
+    int64_t count = count_plain(data.buf, data.len);
+    PyObject *found = count > 0 ? PyByteArray_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(Row)) : NULL;
+    if (found != NULL) {
+        Row *rows = (Row *)(void *)PyByteArray_AS_STRING(found), carrier;
+        Py_BEGIN_ALLOW_THREADS
+        for (int64_t at = 0; at < data.len;) {
+            at += lay_one(data.buf, at, data.len, &carrier);
+            int64_t some = messages_of(&carrier);
+            split_one(data.buf, data.len, &carrier, rows, some);
+            rows += some;
+        }
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&data);
+    if (found != NULL || PyErr_Occurred()) return found;
+    Py_RETURN_NONE;
+}
+
 /* split(arena, carriers, rows): False if rows has not room for just all. */
 static PyObject *columns_split(PyObject *self, PyObject *const *args, Py_ssize_t n) {
     if (!wants("split", n, 3)) return NULL;
@@ -183,59 +234,6 @@ no_rows:
 no_carriers:
     PyBuffer_Release(&arena);
     return NULL;
-}
-
-/* sums(rows): how many bytes all bodies, keys, attributes, attributes of carriers and apps have, and how many rows are
- * damaged. */
-static PyObject *columns_sums(PyObject *self, PyObject *object) {
-    Py_buffer rows;
-    if (!rows_of(object, &rows, PyBUF_SIMPLE)) return NULL;
-    int64_t count = rows.len / (int64_t)sizeof(Row), body = 0, key = 0, attributes = 0, carrier = 0, app = 0, damaged = 0;
-    const Row *row = rows.buf;
-    for (; count > 0; count--, row++) {
-        body += row->body_bytes;
-        key += row->key_bytes;
-        attributes += row->attributes_bytes;
-        carrier += row->carrier_bytes;
-        app += row->app_bytes;
-        damaged += row->is_damaged != 0;
-    }
-    PyBuffer_Release(&rows);
-    return Py_BuildValue("LLLLLL", (long long)body, (long long)key, (long long)attributes, (long long)carrier,
-                         (long long)app, (long long)damaged);
-}
-
-/* numbers(rows, index, stored_us, sent_us, term, flag, priority): False if one of them has not room for all. */
-static PyObject *columns_numbers(PyObject *self, PyObject *const *args, Py_ssize_t n) {
-    static const Py_ssize_t widths[] = {8, 8, 8, 4, 2, 1};
-    if (!wants("numbers", n, 7)) return NULL;
-    Py_buffer rows, out[6];
-    if (!rows_of(args[0], &rows, PyBUF_SIMPLE)) return NULL;
-    int64_t count = rows.len / (int64_t)sizeof(Row);
-    int held = 0, has_room = 1;
-    for (; held < 6 && PyObject_GetBuffer(args[1 + held], &out[held], PyBUF_WRITABLE) == 0; held++)
-        has_room &= out[held].len >= count * widths[held];
-    if (held == 6 && has_room) {
-        Py_BEGIN_ALLOW_THREADS
-        const Row *row = rows.buf;
-        int64_t *index = out[0].buf, *stored = out[1].buf, *sent = out[2].buf;
-        int32_t *term = out[3].buf;
-        int16_t *flag = out[4].buf;
-        int8_t *priority = out[5].buf;
-        for (int64_t i = 0; i < count; i++, row++) {
-            index[i] = row->index;
-            stored[i] = (int64_t)((uint64_t)row->stored_ms * 1000); /* a time that is none may be too large: it wraps */
-            sent[i] = (int64_t)((uint64_t)row->sent_ms * 1000);
-            term[i] = row->term;
-            flag[i] = row->flag;
-            priority[i] = row->priority;
-        }
-        Py_END_ALLOW_THREADS
-    }
-    int is_good = held == 6;
-    while (held > 0) PyBuffer_Release(&out[--held]);
-    PyBuffer_Release(&rows);
-    return is_good ? PyBool_FromLong(has_room) : NULL;
 }
 
 /* A part of a row is told by where its place and its size are in the row. */
@@ -311,39 +309,6 @@ no_rows:
     return NULL;
 }
 
-/* is_alike(arena, rows, at, bytes): whether that part is the same in all rows; False also if one lies outside the arena. */
-static PyObject *columns_is_alike(PyObject *self, PyObject *const *args, Py_ssize_t n) {
-    if (!wants("is_alike", n, 4)) return NULL;
-    Py_ssize_t at_in_row, bytes_in_row;
-    if (!parts_of(args + 2, &at_in_row, &bytes_in_row)) return NULL;
-    Py_buffer arena, rows;
-    if (PyObject_GetBuffer(args[0], &arena, PyBUF_SIMPLE) < 0) return NULL;
-    if (!rows_of(args[1], &rows, PyBUF_SIMPLE)) {
-        PyBuffer_Release(&arena);
-        return NULL;
-    }
-    int64_t count = rows.len / (int64_t)sizeof(Row), first_bytes = 0, last_at = -1;
-    const Row *row = rows.buf;
-    const uint8_t *from = arena.buf, *first = NULL;
-    int is_alike = count > 0;
-    Py_BEGIN_ALLOW_THREADS
-    for (int64_t i = 0; i < count && is_alike; i++) {
-        int64_t at, bytes;
-        is_alike = part(row + i, at_in_row, bytes_in_row, arena.len, &at, &bytes);
-        if (!is_alike) break;
-        if (first == NULL) {
-            first = from + at;
-            first_bytes = bytes;
-        } else /* those of one batch speak of the very same bytes */
-            is_alike = bytes == first_bytes && (at == last_at || !memcmp(from + at, first, (size_t)bytes));
-        last_at = at;
-    }
-    Py_END_ALLOW_THREADS
-    PyBuffer_Release(&rows);
-    PyBuffer_Release(&arena);
-    return PyBool_FromLong(is_alike);
-}
-
 /* crcs(arena, rows, out): the CRC-32 of each body; False if one lies outside the arena. */
 static PyObject *columns_crcs(PyObject *self, PyObject *const *args, Py_ssize_t n) {
     if (!wants("crcs", n, 3)) return NULL;
@@ -394,60 +359,146 @@ static int decimal(uint64_t number, uint8_t *out) {
     return 20 - at;
 }
 
-/* places(prefix, rows, offsets, values): prefix and index of each row, as text; how many bytes, or -1 without room. */
-static PyObject *columns_places(PyObject *self, PyObject *const *args, Py_ssize_t n) {
-    if (!wants("places", n, 4)) return NULL;
-    Py_buffer prefix, rows, offsets, values;
-    if (PyObject_GetBuffer(args[0], &prefix, PyBUF_SIMPLE) < 0) return NULL;
-    if (!rows_of(args[1], &rows, PyBUF_SIMPLE)) goto no_rows;
-    if (PyObject_GetBuffer(args[2], &offsets, PyBUF_WRITABLE) < 0) goto no_offsets;
-    if (PyObject_GetBuffer(args[3], &values, PyBUF_WRITABLE) < 0) goto no_values;
-    int64_t count = rows.len / (int64_t)sizeof(Row), to = 0;
-    if (offsets.len < (count + 1) * 4 || values.len < count * (prefix.len + 20)) to = -1;
-    Py_BEGIN_ALLOW_THREADS
-    if (to == 0) {
-        const Row *row = rows.buf;
-        uint8_t *out = values.buf;
-        int32_t *ends = offsets.buf;
-        ends[0] = 0;
-        for (int64_t i = 0; i < count; i++) {
-            uint8_t *text = out + to;
-            if (i && row[i - 1].index >= 0 && row[i].index == row[i - 1].index + 1 && text[-1] != '9') {
-                int64_t bytes = to - ends[i - 1]; /* as the one before, but for the last digit */
-                memcpy(text, text - bytes, (size_t)bytes);
-                text[bytes - 1]++;
-                to += bytes;
-            } else {
-                memcpy(text, prefix.buf, (size_t)prefix.len);
-                to += prefix.len + decimal(row[i].index < 0 ? 0 : (uint64_t)row[i].index, text + prefix.len);
+/* The text of a row's id behind that of the row before it; how long it is. Most are as the one before, but for the last
+ * digit. */
+static inline int64_t put_id(const Row *row, int64_t i, uint8_t *text, int64_t last_bytes, const Py_buffer *prefix) {
+    if (i && row[i - 1].index >= 0 && row[i].index == row[i - 1].index + 1 && text[-1] != '9') {
+        memcpy(text, text - last_bytes, (size_t)last_bytes);
+        text[last_bytes - 1]++;
+        return last_bytes;
+    }
+    memcpy(text, prefix->buf, (size_t)prefix->len);
+    return prefix->len + decimal(row[i].index < 0 ? 0 : (uint64_t)row[i].index, text + prefix->len);
+}
+
+/* The pieces of a sweep in the order of columns._ORDER. */
+enum { P_INDEX, P_STORED, P_SENT, P_BODY_ENDS, P_ID_ENDS, P_TERM, P_FLAG, P_PRIORITY, P_IDS, P_BODY, PIECES };
+
+typedef struct {
+    int64_t body, key, attributes, carrier, app, damaged, ids;
+    int is_app_alike;
+} Found;
+
+/* One pass over all rows; 0 if a body lies outside of the arena or does not fit into its room. */
+static int sweep(const Py_buffer *arena, const Row *row, int64_t count, const Py_buffer *prefix, uint8_t *const *out,
+                 int64_t body_room, Found *found) {
+    const uint8_t *from = arena->buf, *first_app = NULL;
+    int64_t *index = (void *)out[P_INDEX], *stored = (void *)out[P_STORED], *sent = (void *)out[P_SENT];
+    int32_t *body_ends = (void *)out[P_BODY_ENDS], *id_ends = (void *)out[P_ID_ENDS], *term = (void *)out[P_TERM];
+    int16_t *flag = (void *)out[P_FLAG];
+    int8_t *priority = (void *)out[P_PRIORITY];
+    int64_t at, bytes, app_bytes = 0, last_app_at = -1, id_bytes = 0;
+    Found sum = {.is_app_alike = count > 0};
+    if (body_ends) body_ends[0] = 0;
+    if (id_ends) id_ends[0] = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const Row *one = row + i;
+        index[i] = one->index;
+        stored[i] = (int64_t)((uint64_t)one->stored_ms * 1000); /* a time that is none may be too large: it wraps */
+        sent[i] = (int64_t)((uint64_t)one->sent_ms * 1000);
+        if (term) {
+            term[i] = one->term;
+            flag[i] = one->flag;
+            priority[i] = one->priority;
+        }
+        if (body_ends) {
+            if (!part(one, offsetof(Row, body_at), offsetof(Row, body_bytes), arena->len, &at, &bytes) ||
+                bytes > body_room - sum.body)
+                return 0;
+            memcpy(out[P_BODY] + sum.body, from + at, (size_t)bytes);
+            body_ends[i + 1] = (int32_t)(sum.body + bytes);
+        }
+        if (id_ends) {
+            id_bytes = put_id(row, i, out[P_IDS] + sum.ids, id_bytes, prefix);
+            sum.ids += id_bytes;
+            id_ends[i + 1] = (int32_t)sum.ids;
+        }
+        sum.body += one->body_bytes;
+        sum.key += one->key_bytes;
+        sum.attributes += one->attributes_bytes;
+        sum.carrier += one->carrier_bytes;
+        sum.app += one->app_bytes;
+        sum.damaged += one->is_damaged != 0;
+        if (sum.is_app_alike && one->app_at != last_app_at) { /* those of one batch speak of the very same bytes */
+            sum.is_app_alike = part(one, offsetof(Row, app_at), offsetof(Row, app_bytes), arena->len, &at, &bytes) &&
+                               (first_app == NULL || (bytes == app_bytes && !memcmp(from + at, first_app, (size_t)bytes)));
+            if (first_app == NULL) {
+                first_app = from + at;
+                app_bytes = bytes;
             }
-            ends[i + 1] = (int32_t)to;
+            last_app_at = one->app_at;
         }
     }
-    Py_END_ALLOW_THREADS
-    PyBuffer_Release(&values);
-    PyBuffer_Release(&offsets);
-    PyBuffer_Release(&rows);
+    *found = sum;
+    return 1;
+}
+
+/* Where each piece begins in memory, by a tuple that has -1 for those that are not wanted; 0 if one has not room for all
+ * rows. */
+static int pieces_of(PyObject *starts, const Py_buffer *memory, int64_t count, int64_t id_bytes_max, uint8_t **out,
+                     int64_t *body_room) {
+    const int64_t needed[PIECES] = {8 * count, 8 * count, 8 * count, 4 * (count + 1),      4 * (count + 1),
+                                    4 * count, 2 * count, count,     count * id_bytes_max, 0};
+    if (!PyTuple_Check(starts) || PyTuple_GET_SIZE(starts) != PIECES) {
+        PyErr_SetString(PyExc_TypeError, "a sweep has ten pieces");
+        return 0;
+    }
+    for (int k = 0; k < PIECES; k++) {
+        int64_t start = PyLong_AsLongLong(PyTuple_GET_ITEM(starts, k));
+        if (start == -1 && PyErr_Occurred()) return 0;
+        out[k] = start < 0 ? NULL : (uint8_t *)memory->buf + start;
+        if (start < 0 ? k <= P_SENT : start > memory->len - needed[k]) {
+            PyErr_SetString(PyExc_ValueError, "a piece has not room for all rows");
+            return 0;
+        }
+        if (k == P_BODY) *body_room = start < 0 ? 0 : memory->len - start;
+    }
+    if (!out[P_TERM] == !out[P_FLAG] && !out[P_TERM] == !out[P_PRIORITY] && !out[P_BODY_ENDS] == !out[P_BODY] &&
+        !out[P_ID_ENDS] == !out[P_IDS])
+        return 1;
+    PyErr_SetString(PyExc_ValueError, "pieces that belong together are wanted together");
+    return 0;
+}
+
+/* sweep(arena, rows, prefix, memory, starts): the bytes of all bodies, keys, attributes, attributes of carriers and apps,
+ * how many rows are damaged, whether apps are alike, the bytes of ids, or -1 if a body is not where it should be. */
+static PyObject *columns_sweep(PyObject *self, PyObject *const *args, Py_ssize_t n) {
+    if (!wants("sweep", n, 5)) return NULL;
+    Py_buffer arena, rows, prefix, memory;
+    PyObject *result = NULL;
+    if (PyObject_GetBuffer(args[0], &arena, PyBUF_SIMPLE) < 0) return NULL;
+    if (!rows_of(args[1], &rows, PyBUF_SIMPLE)) goto no_rows;
+    if (PyObject_GetBuffer(args[2], &prefix, PyBUF_SIMPLE) < 0) goto no_prefix;
+    if (PyObject_GetBuffer(args[3], &memory, PyBUF_WRITABLE) < 0) goto no_memory;
+    int64_t count = rows.len / (int64_t)sizeof(Row), body_room = 0;
+    uint8_t *out[PIECES];
+    if (pieces_of(args[4], &memory, count, prefix.len + 20, out, &body_room)) {
+        Found found = {0};
+        int is_good;
+        Py_BEGIN_ALLOW_THREADS
+        is_good = sweep(&arena, rows.buf, count, &prefix, out, body_room, &found);
+        Py_END_ALLOW_THREADS
+        result = Py_BuildValue("LLLLLLOL", (long long)found.body, (long long)found.key, (long long)found.attributes,
+                               (long long)found.carrier, (long long)found.app, (long long)found.damaged,
+                               found.is_app_alike ? Py_True : Py_False, is_good ? (long long)found.ids : -1LL);
+    }
+    PyBuffer_Release(&memory);
+no_memory:
     PyBuffer_Release(&prefix);
-    return PyLong_FromLongLong(to);
-no_values:
-    PyBuffer_Release(&offsets);
-no_offsets:
+no_prefix:
     PyBuffer_Release(&rows);
 no_rows:
-    PyBuffer_Release(&prefix);
-    return NULL;
+    PyBuffer_Release(&arena);
+    return result;
 }
 
 static PyMethodDef methods[] = {
-    {"places", (PyCFunction)(void (*)(void))columns_places, METH_FASTCALL, "Twin of columns.places_python."},
     {"count", columns_count, METH_O, "Twin of columns.count_python."},
     {"lay", (PyCFunction)(void (*)(void))columns_lay, METH_FASTCALL, "Twin of columns.lay_python."},
     {"split", (PyCFunction)(void (*)(void))columns_split, METH_FASTCALL, "Twin of columns.split_python."},
-    {"sums", columns_sums, METH_O, "Twin of columns.sums_python."},
-    {"numbers", (PyCFunction)(void (*)(void))columns_numbers, METH_FASTCALL, "Twin of columns.numbers_python."},
+    {"open_plain", columns_open_plain, METH_O, "Lays and splits what is not compressed, in one go."},
+    {"sweep", (PyCFunction)(void (*)(void))columns_sweep, METH_FASTCALL, "Twin of columns.sweep_python."},
     {"gather", (PyCFunction)(void (*)(void))columns_gather, METH_FASTCALL, "Twin of columns.gather_python."},
-    {"is_alike", (PyCFunction)(void (*)(void))columns_is_alike, METH_FASTCALL, "Twin of columns.is_alike_python."},
     {"crcs", (PyCFunction)(void (*)(void))columns_crcs, METH_FASTCALL, "Twin of columns.crcs_python."},
     {NULL, NULL, 0, NULL},
 };

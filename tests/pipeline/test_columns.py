@@ -15,7 +15,7 @@ from lakemq.errors import SerializationError
 from lakemq.message import BatchItem, BatchMessage, Message
 from lakemq.pipeline import schema
 from lakemq.pipeline.arrow import DAMAGED, Columns
-from lakemq.pipeline.columns import open_block
+from lakemq.pipeline.columns import BODIES, IDS, REST, Block
 from lakemq.record import FIXED_BYTES
 
 FORMS = [None] if columns._columns is None else [columns._columns, None]
@@ -68,6 +68,12 @@ def pack_at(message, index):
     from dataclasses import replace
 
     return pack(replace(message, partition=3, index=index))
+
+
+def open_block(data):
+    """All of a block in one piece."""
+    (opened,) = Block(data).opened()
+    return opened
 
 
 def rows_of(data, names=schema.SOURCE.names):
@@ -178,7 +184,8 @@ def test_there_is_room_for_the_messages_of_a_block_and_no_more(monkeypatch):
     asked = []
     make = columns.np.zeros
     monkeypatch.setattr(columns.np, "zeros", lambda count, kind: asked.append(count) or make(count, kind))
-    data, _ = block_of([Message(body=b"x" * 1000), Message(body=b"y" * 500), Message(body=b"")])
+    bodies = [Message(body=b"x" * 1000), Message(body=b"y" * 500, compression=Compression.LZ4), Message(body=b"")]
+    data, _ = block_of(bodies)
     assert len(open_block(data).rows) == 3
     assert asked == [3]
 
@@ -196,6 +203,10 @@ def test_the_crc_is_that_of_the_value_not_of_what_was_carried():
     data, _ = block_of([Message(body=b"q" * 400, compression=Compression.ZSTD), Message(body=b"plain")])
     found = Columns(open_block(data), "orders", 3).batch(["crc"], schema.MESSAGES).column("crc").to_pylist()
     assert found == [zlib.crc32(b"q" * 400), zlib.crc32(b"plain")]
+
+
+def swept(opened, parts=frozenset({BODIES, IDS, REST})):
+    return columns.sweep(opened.arena, opened.rows, "orders/3/", parts)
 
 
 def numbered(indexes):
@@ -239,8 +250,7 @@ def test_the_app_is_that_of_each_message_whether_all_are_alike_or_not(apps):
     found = Columns(opened, "orders", 3).batch(["app"])
     found.validate(full=True)
     assert found["app"].to_pylist() == [app for app in apps for _ in items]
-    is_alike = len(set(apps)) == 1
-    assert columns.value_of_all(opened.arena, opened.rows, "app") == (apps[0].encode() if is_alike else None)
+    assert swept(opened).is_app_alike == (len(set(apps)) == 1)
 
 
 def test_columns_whose_rows_are_all_alike_are_kept_for_a_few_topics_only():
@@ -252,7 +262,7 @@ def test_columns_whose_rows_are_all_alike_are_kept_for_a_few_topics_only():
 @pytest.mark.skipif(columns._columns is None, reason="lakemq._columns was not built: no compiler at install time")
 @settings(deadline=None)
 @given(messages=st.lists(MESSAGES, min_size=1, max_size=6), damage=st.integers(0, 200))
-def test_rows_sums_and_numbers_are_the_same_as_defined(messages, damage):
+def test_rows_and_what_a_sweep_finds_are_the_same_as_defined(messages, damage):
     data = bytearray(block_of(messages)[0])
     if damage < len(messages[0].items[0].body if isinstance(messages[0], BatchMessage) else b""):
         data[FIXED_BYTES + damage] ^= 0x55  # inside a batch: some can then not be opened
@@ -260,8 +270,102 @@ def test_rows_sums_and_numbers_are_the_same_as_defined(messages, damage):
     with patch.object(columns, "_columns", None):
         defined = open_block(bytes(data))
         assert opened.rows.tobytes() == defined.rows.tobytes()
-        sums, numbers = columns.sums(defined.rows), columns.numbers(defined.rows)
-        alike = [columns.value_of_all(*defined[1::-1], part) for part in ("app", "body", "key")]
-    assert columns.sums(opened.rows) == sums
-    assert [columns.value_of_all(*opened[1::-1], part) for part in ("app", "body", "key")] == alike
-    assert [one.tolist() for one in columns.numbers(opened.rows)] == [one.tolist() for one in numbers]
+        assert opened.next_index == defined.next_index
+        expected = swept(defined)
+    found = swept(opened)
+    assert found[2:] == expected[2:]
+    for one, other in zip(pieces(found, opened), pieces(expected, defined), strict=True):
+        assert one == other
+
+
+def pieces(found, opened):
+    """What there is of each piece: behind it may be anything."""
+    count, at = len(opened.rows), found.starts
+    sizes = {"index": 8 * count, "stored": 8 * count, "sent": 8 * count, "term": 4 * count, "flag": 2 * count}
+    sizes |= {"body_ends": 4 * count + 4, "id_ends": 4 * count + 4, "priority": count}
+    sizes |= {"ids": found.ids_bytes, "body": found.sums.body}
+    return [(name, found.memory[at[name] : at[name] + size].tobytes()) for name, size in sizes.items()]
+
+
+@pytest.mark.usefixtures("form")
+@pytest.mark.parametrize("parts", [set(), {BODIES}, {IDS}, {REST}, {IDS, REST}])
+def test_a_sweep_finds_what_is_asked_for_and_the_sums_of_all(parts):
+    opened = open_block(block_of([Message(body=b"abc", business_id="k"), Message(body=b"de", priority=9)])[0])
+    found, whole = swept(opened, frozenset(parts)), swept(opened)
+    assert found.sums == whole.sums == columns.Sums(5, 1, 0, 0, 0, 0)
+    known = dict(pieces(whole, opened))
+    wanted = {"index", "stored", "sent"} | {piece for part in parts for piece in columns._PIECES[part]}
+    assert {name for name, start in found.starts.items() if start >= 0} == wanted
+    for name in wanted:
+        start = found.starts[name]
+        assert found.memory[start : start + len(known[name])].tobytes() == known[name]
+
+
+@pytest.mark.usefixtures("form")
+def test_columns_that_are_asked_for_later_are_there_too():
+    data, _ = block_of([Message(body=b"a", priority=3), Message(body=b"b")])
+    made = Columns(open_block(data), "orders", 3)
+    assert made.batch(["offset"]).to_pylist() == [{"offset": 100}, {"offset": 101}]
+    assert made.batch(["value", "priority"]).to_pylist() == [
+        {"value": b"a", "priority": 3},
+        {"value": b"b", "priority": 0},
+    ]
+    assert made.batch(["offset", "messageId"])["messageId"].to_pylist() == ["orders/3/100", "orders/3/101"]
+
+
+@pytest.mark.usefixtures("form")
+@pytest.mark.parametrize("place", ["body_at", "body_bytes"])
+@pytest.mark.parametrize("value", [-1, 1 << 30])
+def test_rows_that_speak_of_bytes_that_are_not_there_are_not_followed(place, value):
+    opened = open_block(block_of([Message(body=b"abc"), Message(body=b"de")])[0])
+    rows = opened.rows.copy()
+    rows[place][1] = value
+    with pytest.raises(AssertionError, match="bytes that are there"):
+        swept(opened._replace(rows=rows))
+
+
+@pytest.mark.usefixtures("form")
+def test_rows_that_speak_of_the_same_bytes_do_not_overrun_the_room_for_bodies():
+    opened = open_block(block_of([Message(body=b"abc" * 100)])[0])
+    with pytest.raises(AssertionError, match="each of them once"):
+        swept(opened._replace(rows=columns.np.repeat(opened.rows, 5)))
+
+
+@pytest.mark.skipif(columns._columns is None, reason="lakemq._columns was not built: no compiler at install time")
+@pytest.mark.parametrize(
+    ("starts", "said"),
+    [
+        ((0, 8, 16, -1, -1, -1, -1, -1, -1), "ten pieces"),
+        ((0, 8, 17, -1, -1, -1, -1, -1, -1, -1), "not room"),
+        ((0, 8, -1, -1, -1, -1, -1, -1, -1, -1), "not room"),
+        ((0, 8, 16, 0, -1, -1, -1, -1, -1, -1), "together"),
+        ((0, 8, 16, -1, -1, 0, -1, 0, -1, -1), "together"),
+    ],
+)
+def test_a_sweep_into_too_little_room_is_refused(starts, said):
+    rows = columns.np.zeros(1, columns.ROW)
+    with pytest.raises((TypeError, ValueError), match=said):
+        columns._columns.sweep(b"", rows, b"x/", columns.np.empty(24, "u1"), starts)
+
+
+@pytest.mark.usefixtures("form")
+@pytest.mark.parametrize("kind", [Compression.ZSTD, Compression.LZ4])
+def test_few_bytes_that_are_very_many_when_opened_are_opened_in_pieces(kind):
+    items = tuple(BatchItem(b"%d" % n * 1000) for n in range(3))
+    messages = [
+        Message(body=b"first"),
+        Message(body=b"a" * 50_000, compression=kind),
+        BatchMessage(items=items, compression=kind),
+        Message(body=b"between"),
+        Message(body=b"b" * 50_000, compression=kind),
+        Message(body=b"c" * 50_000, compression=kind),
+        Message(body=b"last"),
+    ]
+    data, alone = block_of(messages)
+    block = Block(data)
+    assert (block.first_index, block.next_index) == (100, 109)
+    found = list(block.opened(bytes_max=40_000))
+    assert [one.next_index for one in found] == [102, 107, 109]
+    assert max(len(one.arena) for one in found) < len(data) + 40_000 + 50_000
+    rows = [row for one in found for row in Columns(one, "orders", 3).batch(["offset", "value"]).to_pylist()]
+    assert rows == [{"offset": 100 + n, "value": one.body} for n, (one, _) in enumerate(alone)]

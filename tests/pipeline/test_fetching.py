@@ -8,6 +8,7 @@ import pyarrow as pa
 
 import lakemq
 from fix_live import start_broker
+from lakemq.pipeline.columns import Block
 from lakemq.pipeline.door import Door, door
 from lakemq.pipeline.errors import PipelineError
 from lakemq.pipeline.fetching import open_range, read_range
@@ -44,6 +45,23 @@ def test_a_range_has_each_offset_once_wherever_it_is_cut(filled):
         batches = list(read_range(server, Range("orders", 0, first, end), types))
         assert offsets(batches) == list(range(first, end))
         assert all(batch.schema == types for batch in batches)
+    door(server).close()
+
+
+@pytest.mark.live
+def test_a_range_is_whole_also_where_its_blocks_are_opened_in_pieces(filled, monkeypatch):
+    _, url = filled
+    with lakemq.connect(url, app="shop", compression="zstd") as mq:
+        for number in range(5000):
+            mq.send_soon("bills", b"%d" % number + b" " * 500, partition=0)
+        mq.flush()
+    whole, server = Block.opened, Server(url, timeout_ms=5000)
+    monkeypatch.setattr(Block, "opened", lambda self: whole(self, bytes_max=100_000))
+    for first, end in ((0, 5000), (777, 4321), (4999, 5000)):
+        pieces = list(open_range(server, Range("bills", 0, first, end)))
+        assert [index for one in pieces for index in one.rows["index"].tolist()] == list(range(first, end))
+        assert all(len(one.rows) for one in pieces)
+        assert end - first < 1000 or len(pieces) > 3
     door(server).close()
 
 

@@ -16,7 +16,7 @@ from lakemq.attributes import TAGS as TAGS_NAME
 from lakemq.attributes import UNIQ_ID, decode_attributes
 from lakemq.errors import LakeMQError
 from lakemq.pipeline import schema
-from lakemq.pipeline.columns import Numbers, Opened, Rows, Sums, crcs, gather, numbers, places, sums, value_of_all
+from lakemq.pipeline.columns import BODIES, IDS, REST, Opened, Rows, Sums, Sweep, crcs, gather, sweep
 
 DAMAGED = "LAKEMQ_DAMAGED"  # a header of messages that could not be opened
 _ATTEMPT = "LAKEMQ_ATTEMPT"
@@ -26,6 +26,8 @@ _FIRST_ATTEMPT = 1
 _ALIKE_STEP = 4096  # rows: blocks of about the same size share what is kept
 _ALIKE_ROWS_MAX = 32 << 10  # of a column that is kept: blocks have fewer, unless they are well compressed
 _ALIKE_MAX = 32  # columns that are kept
+# Which columns need more of a sweep than indexes and times.
+_SWEPT = {"value": BODIES, "messageId": IDS, "priority": REST, "flag": REST, "term": REST}
 
 
 class Columns:
@@ -37,6 +39,8 @@ class Columns:
         self._topic = topic
         self._partition = partition
         self._topic_id = topic_id
+        self._parts: frozenset[str] = frozenset()
+        self._swept: Sweep | None = None
 
     def batch(self, names: Sequence[str], types: pa.Schema = schema.SOURCE) -> pa.RecordBatch:
         """Those columns, in that order."""
@@ -44,6 +48,7 @@ class Columns:
 
     def all_of(self, types: pa.Schema) -> pa.RecordBatch:
         """The columns of that schema."""
+        self._parts |= {_SWEPT[name] for name in types.names if name in _SWEPT}
         return pa.RecordBatch.from_arrays([_MAKE[name](self) for name in types.names], schema=types)
 
     def __len__(self) -> int:
@@ -59,7 +64,8 @@ class Columns:
         return keys if not is_none.any() else pc.if_else(pa.array(is_none), pa.scalar(None, pa.string()), keys)
 
     def value(self) -> pa.Array:
-        return self._part("body", pa.binary())
+        found = self._sweep(BODIES)
+        return self._texts(pa.binary(), "body_ends", "body", found.sums.body)
 
     def topic(self) -> pa.Array:
         return _alike(self._topic, pa.string(), len(self))
@@ -68,13 +74,13 @@ class Columns:
         return _alike(self._partition, pa.int32(), len(self))
 
     def offset(self) -> pa.Array:
-        return _numbers(self._numbers.indexes, pa.int64())
+        return self._numbers("index", pa.int64())
 
     def timestamp(self) -> pa.Array:
-        return _numbers(self._numbers.stored_us, schema.TIMESTAMP)
+        return self._numbers("stored", schema.TIMESTAMP)
 
     def send_time(self) -> pa.Array:
-        return _numbers(self._numbers.sent_us, schema.TIMESTAMP)
+        return self._numbers("sent", schema.TIMESTAMP)
 
     def headers(self) -> pa.Array:
         return self._attributes.headers()
@@ -87,14 +93,15 @@ class Columns:
         return pc.if_else(pc.equal(pc.list_value_length(own_tags), 0), shared.tags(), own_tags)
 
     def app(self) -> pa.Array:
-        of_all = value_of_all(self._arena, self._rows, "app")  # as nearly always: who sends much is one app
-        if of_all is not None and of_all.isascii():
-            return _alike(of_all.decode(), pa.string(), len(self))
+        if self._sweep().is_app_alike:
+            at, size = int(self._rows[0]["app_at"]), int(self._rows[0]["app_bytes"])
+            of_all = bytes(memoryview(self._arena)[at : at + size])
+            if of_all.isascii():
+                return _alike(of_all.decode(), pa.string(), len(self))
         return self._part("app", pa.string())
 
     def message_id(self) -> pa.Array:
-        offsets, values = places(f"{self._topic}/{self._partition}/", self._rows)
-        found = pa.Array.from_buffers(pa.string(), len(self), [None, pa.py_buffer(offsets), pa.py_buffer(values)])
+        found = self._texts(pa.string(), "id_ends", "ids", self._sweep(IDS).ids_bytes)
         given = self._attributes.uniq_ids()
         return found if given is None else pc.coalesce(given, found)
 
@@ -103,13 +110,13 @@ class Columns:
         return _alike(_FIRST_ATTEMPT, pa.int32(), len(self)) if found is None else found
 
     def priority(self) -> pa.Array:
-        return _numbers(self._numbers.priority, pa.int8())
+        return self._numbers("priority", pa.int8(), REST)
 
     def flag(self) -> pa.Array:
-        return _numbers(self._numbers.flag, pa.int16())
+        return self._numbers("flag", pa.int16(), REST)
 
     def term(self) -> pa.Array:
-        return _numbers(self._numbers.term, pa.int32())
+        return self._numbers("term", pa.int32(), REST)
 
     def topic_id(self) -> pa.Array:
         return _alike(self._topic_id, pa.int32(), len(self))
@@ -118,17 +125,33 @@ class Columns:
         return pa.array(crcs(self._arena, self._rows))
 
     def value_bytes(self) -> pa.Array:
-        return _numbers(np.ascontiguousarray(self._rows["body_bytes"]), pa.int32())
+        sizes = np.ascontiguousarray(self._rows["body_bytes"])
+        return pa.Array.from_buffers(pa.int32(), len(self), [None, pa.py_buffer(sizes)])
 
     # Inside
 
-    @cached_property
-    def _sums(self) -> Sums:
-        return sums(self._rows)
+    def _sweep(self, *parts: str) -> Sweep:
+        """One pass over the rows for all that is wanted, and another only if more is, later."""
+        found = self._swept
+        if found is None or not found.parts.issuperset(parts):
+            self._parts |= frozenset(parts)
+            found = self._swept = sweep(self._arena, self._rows, f"{self._topic}/{self._partition}/", self._parts)
+            self._memory = pa.py_buffer(found.memory)
+        return found
 
-    @cached_property
-    def _numbers(self) -> Numbers:
-        return numbers(self._rows)
+    def _numbers(self, piece: str, kind: pa.DataType, *parts: str) -> pa.Array:
+        start, count = self._sweep(*parts).starts[piece], len(self)
+        return pa.Array.from_buffers(kind, count, [None, self._memory.slice(start, count * kind.bit_width // 8)])
+
+    def _texts(self, kind: pa.DataType, ends: str, values: str, size: int) -> pa.Array:
+        """Values of any length out of a sweep, `size` bytes together."""
+        starts, memory = self._sweep().starts, self._memory
+        buffers = [None, memory.slice(starts[ends], 4 * (len(self) + 1)), memory.slice(starts[values], size)]
+        return pa.Array.from_buffers(kind, len(self), buffers)
+
+    @property
+    def _sums(self) -> Sums:
+        return self._sweep().sums
 
     @cached_property
     def _attributes(self) -> "_Attributes":
@@ -231,10 +254,6 @@ def _repeat(value: object, kind: pa.DataType, count: int) -> pa.Array:
     offsets = pa.py_buffer(np.zeros(count + 1, np.int32))
     inside = pa.struct([kind.key_field, kind.item_field]) if pa.types.is_map(kind) else kind.value_type
     return pa.Array.from_buffers(kind, count, [None, offsets], children=[pa.array([], inside)])
-
-
-def _numbers(values: Any, kind: pa.DataType) -> pa.Array:
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 _MAKE: dict[str, Callable[[Columns], pa.Array]] = {

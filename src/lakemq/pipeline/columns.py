@@ -1,9 +1,9 @@
 """Stored messages as columns: many taken apart at once, none made an object.
 
-`lay` finds the parts of each message of a block; what is compressed or a batch is opened into an arena behind the
-block's own bytes (`Opened`), so that afterwards every row is alike: numbers, and places in one run of bytes.
-Columns are gathered from there by `arrow.py`. The loops have compiled twins in `_columns.c`; what is written here is
-the definition.
+A `Block` finds the parts of each message; what is compressed or a batch is opened into an arena behind the block's own
+bytes (`Opened`), so that afterwards every row is alike: numbers, and places in one run of bytes. `sweep` takes what
+nearly every read wants from rows, by one pass over them; the rest is gathered part by part. Columns are made of that
+by `arrow.py`. The loops have compiled twins in `_columns.c`; what is written here is the definition.
 
 A body that cannot be opened does not stop the others: its rows have no value but the first, which has the bytes as
 they were carried, and each is marked as damaged.
@@ -11,6 +11,7 @@ they were carried, and each is marked as damaged.
 
 import struct
 import zlib
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,6 +54,7 @@ ROW = np.dtype(
 Rows = npt.NDArray[Any]
 
 _INDEX_DIGITS = 20
+_OPENED_BYTES_MAX = 32 << 20  # opened at once: a worker has memory for some of these
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 
@@ -65,33 +67,54 @@ class Opened(NamedTuple):
     next_index: int  # of the message after them
 
 
-def open_block(data: Buffer) -> Opened:
-    """The messages of a block, batches and compressed bodies opened; SerializationError if it is none."""
-    carriers = lay(data)
-    codes = carriers["code"]
+class Block:
+    """The messages of an answer, laid out; SerializationError if it is none."""
+
+    def __init__(self, data: Buffer) -> None:
+        self._data = data
+        plain = None if _columns is None else _columns.open_plain(data)
+        if plain is not None:  # nothing is compressed: its batches are opened already
+            self._rows: Rows | None = np.frombuffer(plain, ROW)
+            self.first_index, self.next_index = int(self._rows[0]["index"]), int(self._rows[-1]["index"]) + 1
+            return
+        self._rows = None
+        self._carriers = lay(data)
+        self.first_index, self.next_index = int(self._carriers[0]["index"]), _end_of(self._carriers)
+
+    def opened(self, bytes_max: int = _OPENED_BYTES_MAX) -> Iterator[Opened]:
+        """All messages, batches and compressed bodies opened; in several pieces if they are far larger than before."""
+        if self._rows is not None:
+            yield Opened(self._rows, self._data, self.next_index)
+            return
+        carriers = self._carriers
+        while len(carriers):
+            arena, count = _expand(self._data, carriers, bytes_max)
+            some, carriers = carriers[:count], carriers[count:]
+            is_batch = (some["code"] & BATCH_BIT) != 0
+            yield Opened(_split(arena, some, is_batch) if is_batch.any() else some, arena, _end_of(some))
+
+
+def _end_of(carriers: Rows) -> int:
     last = carriers[-1]
-    next_index = int(last["index"]) + (int(last["flag"]) if last["code"] & BATCH_BIT else 1)
-    if not (codes & (BATCH_BIT | COMPRESSED_BIT)).any():
-        return Opened(carriers, data, next_index)
-    arena = _expand(data, carriers)
-    is_batch = (codes & BATCH_BIT) != 0
-    if not is_batch.any():
-        return Opened(carriers, arena, next_index)
-    return Opened(_split(arena, carriers, is_batch), arena, next_index)
+    return int(last["index"]) + (max(int(last["flag"]), 1) if last["code"] & BATCH_BIT else 1)
 
 
-def _expand(data: Buffer, carriers: Rows) -> Buffer:
-    """Open the compressed bodies; their rows then lie behind the block's own bytes."""
+def _expand(data: Buffer, carriers: Rows, bytes_max: int) -> tuple[Buffer, int]:
+    """Open the compressed bodies, so that they lie behind the block's own bytes, and tell of how many carriers: it ends
+    when there are enough, for few bytes can be made of very many.
+    """
     places = np.flatnonzero(carriers["code"] & COMPRESSED_BIT)
     if not len(places):
-        return data
+        return data, len(carriers)
     view = memoryview(data)
     pieces: list[Buffer] = [view]
-    end = len(view)
+    end, end_max = len(view), len(view) + bytes_max
     starts, sizes = carriers["body_at"], carriers["body_bytes"]
     for place, at, size, code in zip(
         places.tolist(), starts[places].tolist(), sizes[places].tolist(), carriers["code"][places].tolist(), strict=True
     ):
+        if end >= end_max:
+            return b"".join(pieces), place
         try:
             body = decompress(_kind(code), view[at : at + size], EXPANDED_BYTES_MAX)
         except LakeMQError:
@@ -100,7 +123,7 @@ def _expand(data: Buffer, carriers: Rows) -> Buffer:
         pieces.append(body)
         starts[place], sizes[place] = end, len(body)
         end += len(body)
-    return b"".join(pieces)
+    return b"".join(pieces), len(carriers)
 
 
 _KINDS: dict[int, Any] = {}
@@ -149,34 +172,48 @@ class Sums(NamedTuple):
     damaged: int
 
 
-def sums(rows: Rows) -> Sums:
-    """What there is at all: columns of nothing need not be gathered."""
-    return sums_python(rows) if _columns is None else Sums(*_columns.sums(rows))
+# What can be had of a sweep beside numbers: the pieces of each.
+BODIES, IDS, REST = "bodies", "ids", "rest"
+_PIECES = {"": ("index", "stored", "sent"), BODIES: ("body_ends", "body"), IDS: ("id_ends", "ids")}
+_PIECES[REST] = ("term", "flag", "priority")
+# In this order they lie in memory; the last two are as long as they turn out to be.
+_ORDER = ("index", "stored", "sent", "body_ends", "id_ends", "term", "flag", "priority", "ids", "body")
+_NOT_WANTED = -1
 
 
-class Numbers(NamedTuple):
-    """The numbers of all rows, each in a run of its own."""
+class Sweep(NamedTuple):
+    """What one pass over rows has found, one piece behind the other in one run of memory."""
 
-    indexes: npt.NDArray[np.int64]
-    stored_us: npt.NDArray[np.int64]
-    sent_us: npt.NDArray[np.int64]
-    term: npt.NDArray[np.int32]
-    flag: npt.NDArray[np.int16]
-    priority: npt.NDArray[np.int8]
+    parts: frozenset[str]
+    memory: npt.NDArray[np.uint8]
+    starts: dict[str, int]
+    sums: Sums
+    is_app_alike: bool  # the same in all rows, as nearly always: who sends much is one app
+    ids_bytes: int
 
 
-def numbers(rows: Rows) -> Numbers:
-    """All at once: rows are wide, and going over them costs more than what is taken from them."""
-    count = len(rows)
-    longs = np.empty((3, count), np.int64)
-    shorts = np.empty(count, np.int32), np.empty(count, np.int16), np.empty(count, np.int8)
-    found = Numbers(longs[0], longs[1], longs[2], *shorts)
-    if _columns is None:
-        numbers_python(rows, found)
-    else:
-        has_room = _columns.numbers(rows, *found)
-        assert has_room, "there is room for all"
-    return found
+def sweep(arena: Buffer, rows: Rows, prefix: str, parts: frozenset[str]) -> Sweep:
+    """Indexes and times of all rows, and as `parts` say bodies, ids (the prefix and the index, as text) and the rest.
+
+    Rows are wide: going over them costs more than what is taken from them, so that it is done once.
+    """
+    start, count = prefix.encode(), len(rows)
+    ends_bytes = 4 * (count + 1)
+    sizes = {
+        "index": 8 * count, "stored": 8 * count, "sent": 8 * count, "body_ends": ends_bytes, "id_ends": ends_bytes,
+        "term": 4 * count, "flag": 2 * count, "priority": count,
+        "ids": count * (len(start) + _INDEX_DIGITS), "body": len(memoryview(arena)),
+    }  # fmt: skip
+    wanted = {piece for part in ("", *parts) for piece in _PIECES[part]}
+    starts, end = {}, 0
+    for piece in _ORDER:
+        starts[piece] = end if piece in wanted else _NOT_WANTED
+        end += -(-sizes[piece] // 8) * 8 if piece in wanted else 0
+    memory = np.empty(end, np.uint8)
+    take = sweep_python if _columns is None else _columns.sweep
+    *found, is_app_alike, ids_bytes = take(arena, rows, start, memory, tuple(starts.values()))
+    assert ids_bytes >= 0, "rows speak of bytes that are there, each of them once"
+    return Sweep(parts, memory, starts, Sums(*found), is_app_alike, ids_bytes)
 
 
 def gather(arena: Buffer, rows: Rows, part: str, size: int, is_text: bool) -> tuple[npt.NDArray[np.int32], Any, int]:
@@ -191,15 +228,6 @@ def gather(arena: Buffer, rows: Rows, part: str, size: int, is_text: bool) -> tu
     return offsets, values, bad
 
 
-def value_of_all(arena: Buffer, rows: Rows, part: str) -> bytes | None:
-    """One part, if it is the same in all rows; None if it is not."""
-    is_alike = is_alike_python(arena, rows, part) if _columns is None else _columns.is_alike(arena, rows, *_PARTS[part])
-    if not is_alike:
-        return None
-    at, size = int(rows[0][f"{part}_at"]), int(rows[0][f"{part}_bytes"])
-    return bytes(memoryview(arena)[at : at + size])
-
-
 def _place(name: str) -> int:
     assert ROW.fields is not None
     return int(ROW.fields[name][1])
@@ -209,19 +237,6 @@ def _place(name: str) -> int:
 _PARTS = {
     part: (_place(f"{part}_at"), _place(f"{part}_bytes")) for part in ("body", "key", "attributes", "carrier", "app")
 }
-
-
-def places(prefix: str, rows: Rows) -> tuple[npt.NDArray[np.int32], Any]:
-    """The prefix and the index of each row as text: where each ends, and the bytes."""
-    start = prefix.encode()
-    offsets = np.empty(len(rows) + 1, np.int32)
-    values = np.empty(len(rows) * (len(start) + _INDEX_DIGITS), np.uint8)
-    if _columns is None:
-        places_python(start, rows, offsets, values)
-    else:
-        end = _columns.places(start, rows, offsets, values)
-        assert end >= 0, "there is room for the longest"
-    return offsets, values
 
 
 def crcs(arena: Buffer, rows: Rows) -> npt.NDArray[np.int64]:
@@ -309,56 +324,68 @@ def _items_python(arena: Buffer, start: int, size: int, rows: Rows) -> bool:
     return True
 
 
-def sums_python(rows: Rows) -> Sums:
-    """The definition of `sums`."""
-    parts = {part: int(rows[f"{part}_bytes"].sum(dtype=np.int64)) for part in _PARTS}
-    return Sums(**parts, damaged=int(np.count_nonzero(rows["is_damaged"])))
+def sweep_python(
+    arena: Buffer, rows: Rows, start: bytes, memory: npt.NDArray[np.uint8], starts: tuple[int, ...]
+) -> tuple[Any, ...]:
+    """The definition of `sweep`: the sums of the parts' bytes, how many are damaged, whether apps are alike, and the
+    length of all ids; -1 for that if a body lies outside of the arena or there is no room for it.
+    """
+    count, at = len(rows), dict(zip(_ORDER, starts, strict=True))
+
+    def piece(name: str, kind: str, length: int) -> Any:
+        return np.ndarray(length, kind, memory, at[name]) if at[name] != _NOT_WANTED else np.empty(length, kind)
+
+    piece("index", "<i8", count)[:] = rows["index"]
+    piece("stored", "<i8", count)[:] = rows["stored_ms"] * 1000
+    piece("sent", "<i8", count)[:] = rows["sent_ms"] * 1000
+    piece("term", "<i4", count)[:] = rows["term"]
+    piece("flag", "<i2", count)[:] = rows["flag"]
+    piece("priority", "i1", count)[:] = rows["priority"]
+    sums = [int(rows[f"{part}_bytes"].sum(dtype=np.int64)) for part in _PARTS]
+    ids_bytes = 0
+    if at["id_ends"] != _NOT_WANTED:
+        texts = [start + b"%d" % max(index, 0) for index in rows["index"].tolist()]
+        ids_bytes = _put(texts, piece("id_ends", "<i4", count + 1), memory[at["ids"] :])
+    if at["body_ends"] != _NOT_WANTED:
+        bodies = _parts_python(arena, rows, "body")
+        if [len(body) for body in bodies] != rows["body_bytes"].tolist() or sums[0] > len(memory) - at["body"]:
+            ids_bytes = -1
+        else:
+            _put(bodies, piece("body_ends", "<i4", count + 1), memory[at["body"] :])
+    is_app_alike = len(set(_parts_python(arena, rows, "app"))) == 1
+    return *sums, int(np.count_nonzero(rows["is_damaged"])), is_app_alike, ids_bytes
 
 
-def numbers_python(rows: Rows, found: Numbers) -> None:
-    """The definition of `numbers`."""
-    found.indexes[:], found.term[:] = rows["index"], rows["term"]
-    found.stored_us[:], found.sent_us[:] = rows["stored_ms"] * 1000, rows["sent_ms"] * 1000
-    found.flag[:], found.priority[:] = rows["flag"], rows["priority"]
+def _parts_python(arena: Buffer, rows: Rows, part: str) -> list[bytes]:
+    view = memoryview(arena)
+    places = zip(rows[f"{part}_at"].tolist(), rows[f"{part}_bytes"].tolist(), strict=True)
+    return [bytes(view[at : at + size]) for at, size in places]
+
+
+def _put(values: list[bytes], ends: Any, to: npt.NDArray[np.uint8]) -> int:
+    """One behind the other, and where each ends; how long they are all together."""
+    ends[0] = 0
+    ends[1:] = np.cumsum([len(value) for value in values])
+    total = int(ends[-1])
+    to[:total] = np.frombuffer(b"".join(values), np.uint8)
+    return total
 
 
 def gather_python(
     arena: Buffer, rows: Rows, part: str, offsets: npt.NDArray[np.int32], values: Any, is_text: bool
 ) -> int:
     """The definition of `gather`."""
-    view, bad, to = memoryview(arena), 0, 0
-    offsets[0] = 0
-    for place, (at, size) in enumerate(
-        zip(rows[f"{part}_at"].tolist(), rows[f"{part}_bytes"].tolist(), strict=True), start=1
-    ):
-        piece = bytes(view[at : at + size])
-        values[to : to + size] = np.frombuffer(piece, np.uint8)
-        if is_text:
-            try:
-                piece.decode()
-            except UnicodeDecodeError:
-                bad += 1
-        to += size
-        offsets[place] = to
-    return bad
+    found = _parts_python(arena, rows, part)
+    _put(found, offsets, values)
+    return sum(not _is_text(value) for value in found) if is_text else 0
 
 
-def is_alike_python(arena: Buffer, rows: Rows, part: str) -> bool:
-    """The definition of `is_alike`."""
-    view = memoryview(arena)
-    places = zip(rows[f"{part}_at"].tolist(), rows[f"{part}_bytes"].tolist(), strict=True)
-    return len({bytes(view[at : at + size]) for at, size in places}) == 1
-
-
-def places_python(start: bytes, rows: Rows, offsets: npt.NDArray[np.int32], values: Any) -> None:
-    """The definition of `places`."""
-    to = 0
-    offsets[0] = 0
-    for place, index in enumerate(rows["index"].tolist(), start=1):
-        text = start + b"%d" % max(index, 0)
-        values[to : to + len(text)] = np.frombuffer(text, np.uint8)
-        to += len(text)
-        offsets[place] = to
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def crcs_python(arena: Buffer, rows: Rows, found: npt.NDArray[np.int64]) -> None:

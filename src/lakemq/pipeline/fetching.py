@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from lakemq.pipeline.arrow import Columns
-from lakemq.pipeline.columns import Opened, open_block
+from lakemq.pipeline.columns import Block, Opened
 from lakemq.pipeline.door import door
 from lakemq.pipeline.errors import DataLossError
 from lakemq.pipeline.options import Server
@@ -23,13 +23,21 @@ def open_range(server: Server, one: Range, group: str = "") -> Iterator[Opened]:
     broker, at = door(server), one.first
     asked = broker.ask(one.topic, one.partition, at, one.end, group)
     while at < one.end:
-        opened = open_block(broker.take(asked))
-        rows = opened.rows
-        first, count = int(rows["index"][0]), len(rows)
-        skip, stop = at - first, min(count, one.end - first)
-        if skip < 0 or first + count != opened.next_index or stop <= skip:
-            raise DataLossError(f"{one.topic}, partition {one.partition}: the block for offset {at} begins at {first}")
-        at = first + stop
-        if at < one.end:
-            asked = broker.ask(one.topic, one.partition, at, one.end, group)
-        yield opened if (skip, stop) == (0, count) else Opened(rows[skip:stop], opened.arena, at)
+        block = Block(broker.take(asked))
+        if not block.first_index <= at < block.next_index:
+            raise _broken(one, at, block.first_index)
+        if block.next_index < one.end:
+            asked = broker.ask(one.topic, one.partition, block.next_index, one.end, group)
+        for opened in block.opened():
+            rows = opened.rows
+            first, count = int(rows["index"][0]), len(rows)
+            if first + count != opened.next_index or first > at:
+                raise _broken(one, at, first)
+            skip, stop = at - first, min(count, one.end - first)
+            if skip < stop:
+                at = first + stop
+                yield opened if (skip, stop) == (0, count) else Opened(rows[skip:stop], opened.arena, at)
+
+
+def _broken(one: Range, at: int, first: int) -> DataLossError:
+    return DataLossError(f"{one.topic}, partition {one.partition}: the block for offset {at} begins at {first}")
