@@ -323,7 +323,7 @@ def test_no_count_means_the_policys(dialect, count):
 
 @both
 def test_an_answer_carries_no_more_bytes_than_allowed_but_one_message_in_any_case(dialect):
-    life = make_broker(partitions=1, limits_of={"fetch_bytes_max": 5000})
+    life = make_broker(partitions=1, limits_of={"fetch_bytes_max": 5000, "read_bytes_max": 5000})
     peer = life.peer(dialect=dialect).consumes()
     for body in (bytes(1000), bytes(1000), bytes(9000), bytes(1000)):
         peer.produce(body)
@@ -340,7 +340,9 @@ def test_an_answer_carries_no_more_bytes_than_allowed_but_one_message_in_any_cas
 @both
 def test_many_partitions_and_topics_together_carry_no_more_bytes_than_one(dialect):
     """One small request must not make the broker build an answer without bounds."""
-    life = make_broker(partitions=4, topics=("orders", "bills"), limits_of={"fetch_bytes_max": 5000})
+    life = make_broker(
+        partitions=4, topics=("orders", "bills"), limits_of={"fetch_bytes_max": 5000, "read_bytes_max": 5000}
+    )
     peer = life.peer(dialect=dialect).consumes("orders", "bills")
     for partition in range(4):
         for topic in ("orders", "bills"):
@@ -846,6 +848,14 @@ def test_reading_by_partition_lends_nothing_and_needs_no_add_consumer(dialect):
     peer.consumes()
     assert peer.fetch(count=2) == numbers(0, 2)
     assert peer.read(index=0) == numbers(0, 5), "nor does a lease keep it from anybody"
+
+
+def test_who_says_from_where_to_read_gets_more_at_once_unless_it_is_joyqueues():
+    life = make_broker(partitions=1, limits_of={"fetch_bytes_max": 5000, "read_bytes_max": 9000})
+    peer, joyqueue = life.peer().consumes(), life.peer(dialect=JOYQUEUE)
+    for _ in range(20):
+        peer.produce(bytes(1000))
+    assert (len(peer.read(index=0)), len(joyqueue.read(index=0)), len(peer.fetch(count=20))) == (8, 4, 4)
 
 
 @both

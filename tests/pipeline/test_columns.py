@@ -224,7 +224,7 @@ def test_a_message_id_ends_with_the_offset(indexes):
 
 
 @pytest.mark.usefixtures("form")
-@pytest.mark.parametrize("count", [1, 5000, 4096, 3, 40_000])
+@pytest.mark.parametrize("count", [1, 5000, 4096, 3, 40_000, 70_000])
 def test_columns_whose_rows_are_all_alike_are_as_long_as_the_block(count):
     names = ["key", "topic", "partition", "headers", "tags", "attempt"]
     batch = numbered(range(count)).batch(names)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import lakemq.wire.frame as frame_module
 from lakemq.errors import BadFrameError
 from lakemq.wire.frame import FRAME_BYTES_MAX, FrameDecoder
 from lakemq.wire.header import MAGIC, Header, read_header
@@ -102,6 +103,24 @@ def test_feeding_and_receiving_agree_on_any_bytes(data):
 def test_many_frames_of_one_read_come_in_order():
     frames = [frame_of(bytes([nth % 251]) * (nth % 40), request_id=nth) for nth in range(5000)]
     assert FrameDecoder().feed(b"".join(frames)) == frames
+
+
+def test_after_a_large_frame_another_as_large_is_not_put_together(monkeypatch):
+    begun = []
+    make = frame_module._new_chunk
+    monkeypatch.setattr(frame_module, "_new_chunk", lambda size: begun.append(size) or make(size))
+    decoder = FrameDecoder(chunk_bytes=4096)
+    large, small = frame_of(bytes(100_000)), frame_of(bytes(100))
+    cuts = list(range(1000, len(large), 1000))
+    assert feed_in_pieces(decoder, large, cuts) == [large]
+    assert len(begun) > 4, "as it proved to be large"
+    for _ in range(3):
+        begun.clear()
+        assert feed_in_pieces(decoder, large, cuts) == [large]
+        assert len(begun) <= 1
+    for _ in range(2000):
+        assert decoder.feed(small) == [small]
+    assert begun[-1] < 5000, "memory is given back when it is not needed"
 
 
 def test_a_frame_larger_than_a_chunk_is_put_together():

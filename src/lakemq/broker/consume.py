@@ -285,7 +285,9 @@ class Consuming:
         """Read from where the client says; nothing is lent."""
         connection.check_app(command.app, self._config.admin_app)
         entries = []
-        bytes_left = self._config.limits.fetch_bytes_max
+        limits = self._config.limits
+        is_joyqueue = connection.dialect is Dialect.JOYQUEUE
+        bytes_left = limits.fetch_bytes_max if is_joyqueue else limits.read_bytes_max
         for wish in command.topics:
             partitions = []
             for one in wish.partitions:

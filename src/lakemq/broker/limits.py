@@ -20,6 +20,9 @@ class BrokerLimits:
     held_bytes_total_max: int = 256 << 20
     # What one answer carries at most, but one message in any case.
     fetch_bytes_max: int = 2 << 20
+    # The same where the client says from where it reads: nothing is lent, and who reads so reads much. JoyQueue's
+    # clients keep the smaller one: how large their frames may be is not ours to say.
+    read_bytes_max: int = 4 << 20
     # Answers that a peer does not read: no further request of its is served until they are gone.
     output_bytes_max: int = 4 << 20
     # A peer that reads nothing for so long while answers wait is closed.

@@ -73,6 +73,7 @@ TEXTS = {
     "limits.unsynced_bytes_high": "Written and not synced: beyond, producers are read from no more.",
     "limits.held_bytes_total_max": "Requests that arrived in part: the connection that goes beyond is closed.",
     "limits.fetch_bytes_max": "What one answer carries, but one message in any case.",
+    "limits.read_bytes_max": "The same for clients that read from where they say, as Spark's workers do.",
     "limits.output_bytes_max": "Answers that a client does not read: beyond, none of its requests is served.",
     "limits.output_stall_ms": "A client that reads nothing for so long is closed.",
     "limits.parked_polls_max": "Waiting fetches; more are answered at once, empty.",

@@ -24,7 +24,7 @@ _OURS = "LAKEMQ_"
 _TAG_SEPARATOR = ","
 _FIRST_ATTEMPT = 1
 _ALIKE_STEP = 4096  # rows: blocks of about the same size share what is kept
-_ALIKE_ROWS_MAX = 32 << 10  # of a column that is kept: blocks have fewer, unless they are well compressed
+_ALIKE_ROWS_MAX = 64 << 10  # of a column that is kept: blocks have fewer, unless they are well compressed
 _ALIKE_MAX = 32  # columns that are kept
 # Which columns need more of a sweep than indexes and times.
 _SWEPT = {"value": BODIES, "messageId": IDS, "priority": REST, "flag": REST, "term": REST}

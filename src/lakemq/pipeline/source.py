@@ -36,7 +36,7 @@ from lakemq.pipeline.spark_socket import SentToWorkers
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_KEPT_BYTES_MAX = 64 << 20  # some blocks, their rows and their columns are 8 MB
+_KEPT_BYTES_MAX = 64 << 20  # some blocks, their rows and their columns are 16 MB
 
 
 class LakeMQSource(DataSource):

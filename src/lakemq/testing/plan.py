@@ -193,6 +193,7 @@ def _broker(rng: Random, creates_missing: bool, partitions_default: int) -> Brok
         output_stall_ms=rng.choice((60_000, 900)),
         idle_ms=rng.choice((900_000, 900_000, 1500)),
     )
+    limits = replace(limits, read_bytes_max=limits.fetch_bytes_max)  # not drawn: kept seeds stay what they are
     return BrokerConfig(
         creates_missing=creates_missing,
         partitions_default=partitions_default,

@@ -40,6 +40,7 @@ class FrameDecoder:
         self._start = 0  # of the first frame not given out
         self._end = 0  # of what has arrived
         self._is_broken = False
+        self._last_bytes = 0  # of the last frame given out: the next one may be as large
         self._is_busy = False  # much came at once: larger chunks then, so that less of unfinished frames is copied
 
     @property
@@ -110,6 +111,7 @@ class FrameDecoder:
                 break
             frames.append(self._chunk[self._start : self._start + length])
             self._start += length
+            self._last_bytes = length
         return frames
 
     def _checked_length(self) -> int:
@@ -130,10 +132,10 @@ class FrameDecoder:
         self._chunk, self._start, self._end = memoryview(bytearray(_ROOM_BYTES_MIN)), 0, 0
 
     def _begin_chunk(self) -> None:
-        """A new chunk with what is left of the old; large frames get room as they prove to be large."""
+        """A new chunk with what is left of the old; a frame gets room as it, or the one before, proves to be large."""
         held = self._chunk[self._start : self._end]
         usual = max(self._chunk_bytes, _LARGE_CHUNK_BYTES) if self._is_busy else self._chunk_bytes
-        size = max(usual, min(2 * len(held), self._frame_bytes_max) + _ROOM_BYTES_MIN)
+        size = max(usual, max(min(2 * len(held), self._frame_bytes_max), self._last_bytes) + _ROOM_BYTES_MIN)
         chunk = memoryview(_new_chunk(size))
         chunk[: len(held)] = held
         self._chunk, self._start, self._end = chunk, 0, len(held)
