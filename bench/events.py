@@ -3,9 +3,10 @@
     python bench/events.py [--quick] [--json] [--cases a,b,c,d] [--rounds N] [--seconds S] [--directory DIR]
 
 The cases are those of `bench/broker.py` with ACK_WRITE, measured twice. Over sockets its load program makes the load;
-one broker serves all of it, and before each run its topic is set to be archived, or not to be. In the core the same
-frames are handed to a broker in this process, turn by turn, and its CPU time is taken: without the kernel's share, so
-the ratio is less kind, and with short runs in close turns, so that others on the machine weigh less.
+one broker serves all of it, and before each run its topic is set to be archived, or not to be. The machine's speed
+changes within seconds: many short pairs of runs tell more than few long ones. In the core the same frames are handed to
+a broker in this process, turn by turn, and its CPU time is taken: without the kernel's share, so the ratio is less
+kind, and with short runs in close turns, so that others on the machine weigh less.
 """
 
 import argparse
@@ -167,7 +168,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="measured in each run")
     parser.add_argument("--directory", default=".", help="on the disk to work on")
     options = parser.parse_args()
-    rounds, seconds = options.rounds or (2 if options.quick else 7), options.seconds or (1.0 if options.quick else 2.0)
+    rounds, seconds = options.rounds or (4 if options.quick else 40), options.seconds or 0.5
     results = []
     with tempfile.TemporaryDirectory(prefix="events-", dir=options.directory) as name:
         directory = Path(name)
