@@ -82,7 +82,7 @@ class Block:
         self.first_index, self.next_index = int(self._carriers[0]["index"]), _end_of(self._carriers)
 
     def opened(self, bytes_max: int = _OPENED_BYTES_MAX) -> Iterator[Opened]:
-        """All messages, batches and compressed bodies opened; in several pieces if they are far larger than before."""
+        """All messages, batches and compressed bodies opened, once; in pieces if they are far larger than before."""
         if self._rows is not None:
             yield Opened(self._rows, self._data, self.next_index)
             return
@@ -174,8 +174,12 @@ class Sums(NamedTuple):
 
 # What can be had of a sweep beside numbers: the pieces of each.
 BODIES, IDS, REST = "bodies", "ids", "rest"
-_PIECES = {"": ("index", "stored", "sent"), BODIES: ("body_ends", "body"), IDS: ("id_ends", "ids")}
-_PIECES[REST] = ("term", "flag", "priority")
+_PIECES = {
+    "": ("index", "stored", "sent"),
+    BODIES: ("body_ends", "body"),
+    IDS: ("id_ends", "ids"),
+    REST: ("term", "flag", "priority"),
+}
 # In this order they lie in memory; the last two are as long as they turn out to be.
 _ORDER = ("index", "stored", "sent", "body_ends", "id_ends", "term", "flag", "priority", "ids", "body")
 _NOT_WANTED = -1
