@@ -25,7 +25,7 @@ def filled(tmp_path):
     url = f"lakemq://127.0.0.1:{broker.port}"
     with lakemq.connect(url, app="shop", compression="none") as mq:
         for number in range(COUNT):
-            mq.send_soon("orders", b"%d" % number + b" " * 200, partition=0)
+            mq.send_soon("orders", b"%d" % number + b" " * 800, partition=0)  # several answers, whoever asks
         mq.flush()
     yield broker, url
     if broker.is_running:
