@@ -1074,6 +1074,10 @@ def keeps_order_by_key(plan: Plan) -> bool:
     return consumers_fail(plan) and any(_is_ordered(plan, one) for one in policies)
 
 
+def is_parallel(plan: Plan) -> bool:
+    return any(one.get("is_concurrent") for one in plan.policies.values())
+
+
 def _is_ordered(plan: Plan, policy: dict[str, object]) -> bool:
     return bool(policy["is_sequential"]) or any(topic.is_ordered for topic in plan.topics)
 
@@ -1163,6 +1167,22 @@ PLANTED_BROKER = [
     ),
     PlantedBug("lease that ran out not counted", delivery.lease_that_ran_out_not_counted, delivery.leases_that_run_out),
     PlantedBug("stuck message overtaken", delivery.stuck_message_overtaken, schedules_with(where=keeps_order)),
+    PlantedBug("acked behind a failure", delivery.acked_behind_a_failure, schedules_with(where=keeps_order)),
+    PlantedBug(
+        "acked behind a failure of its key",
+        delivery.acked_behind_a_failure_of_its_key,
+        schedules_with(where=keeps_order_by_key),
+    ),
+    PlantedBug(
+        "an ack ends all leases of its connection",
+        delivery.ack_ends_all_leases_of_its_connection,
+        schedules_with(where=is_parallel),
+    ),
+    PlantedBug(
+        "leases counted instead of messages",
+        delivery.leases_counted_instead_of_messages,
+        schedules_with(where=is_parallel),
+    ),
     PlantedBug("key lent twice at once", delivery.key_lent_twice_at_once, schedules_with(where=keeps_order_by_key)),
     PlantedBug(
         "stuck message never let go", delivery.stuck_message_never_let_go, schedules_with(where=keeps_order_by_key)

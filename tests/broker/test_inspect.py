@@ -71,7 +71,7 @@ def test_topics_come_in_pages_each_once():
 
 def test_where_an_app_stands():
     life = make_broker(partitions=2)
-    life.ask("subscribe", topic="orders", app="shop", consumer={"is_concurrent": True, "concurrent_prefetch_size": 4})
+    life.ask("subscribe", topic="orders", app="shop", consumer={"is_concurrent": True, "concurrent_prefetch_size": 9})
     peer = life.peer().consumes()
     peer.produce(*[b"x"] * 9)
     for _ in range(3):

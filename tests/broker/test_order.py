@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.fix_broker import DOCUMENTED, JOYQUEUE, make_broker
+from broker.fix_broker import DOCUMENTED, FULL, JOYQUEUE, make_broker
 from lakemq.wire.own import Settle, Settlement, SettleOutcome, TopicSettlements
 
 DONE, RETRY, DEAD = SettleOutcome.DONE, SettleOutcome.RETRY, SettleOutcome.DEAD_LETTER
@@ -133,6 +133,84 @@ def test_a_lease_that_runs_out_too_often_counts():
     assert peer.fetch(count=1) == [b"0"]
 
 
+@both
+@pytest.mark.parametrize("is_topic_ordered", [True, False], ids=["topic", "policy"])
+@pytest.mark.parametrize("outcome", [RETRY, "nack"])
+def test_I10_what_is_acked_behind_a_failure_in_later_requests_comes_again(dialect, is_topic_ordered, outcome):
+    if dialect is JOYQUEUE and outcome is RETRY:
+        outcome = "nack"
+    life, peer = shop(dialect, keys="aaaaa", is_topic_ordered=is_topic_ordered)
+    assert len(peer.fetch(count=5)) == 5
+    if dialect is JOYQUEUE:
+        assert peer.ack([0, 1], kind=2) == 0
+    else:
+        assert peer.ack([0]) == 0
+        assert (settle(peer, i1=RETRY) if outcome is RETRY else {peer.ack([1], kind=2)}) == {0}
+    for index in (2, 3, 4):
+        code = peer.ack([index])
+        assert code == 140 or dialect is JOYQUEUE, "whose server says so to nobody"
+    first = 0 if dialect is JOYQUEUE else 1
+    assert life.ack_index() == first
+    life.pass_ms(PAUSE_MS)
+    assert peer.fetch(count=9) == [b"%d" % number for number in range(first, 5)]
+
+
+def test_I10_an_ack_that_leaves_out_what_is_in_hand_is_refused_and_can_be_said_in_order():
+    life, peer = shop(keys="aaa")
+    assert len(peer.fetch(count=3)) == 3
+    assert peer.ack([1, 2]) == 140
+    assert (life.ack_index(), peer.ack([0]), peer.ack([1, 2]), life.ack_index()) == (0, 0, 0, 3)
+
+
+def test_I10_nothing_becomes_a_dead_letter_behind_what_is_not_settled():
+    life, peer = shop(keys="aaa", retry_times=1)
+    assert len(peer.fetch(count=3)) == 3
+    assert settle(peer, i1=DEAD) == {140}
+    assert settle(peer, i2=RETRY) == {0}, "it comes again, and may become one when it is its turn"
+    assert not life.broker.ledger.state.dead_letters.rows()
+    assert peer.ack([0, 1]) == 0
+    life.pass_ms(PAUSE_MS)
+    assert peer.fetch() == [b"2"]
+    assert settle(peer, i2=RETRY) == {0}
+    assert [row.message_index for row in life.broker.ledger.state.dead_letters.rows()] == [2]
+
+
+def test_I10_who_has_what_is_behind_a_lost_ack_gives_it_back():
+    """The disk refused an ack while the next messages were lent already: those first, then these."""
+    life, peer = shop(keys="aaaa")
+    other = life.peer().consumes()
+    assert len(peer.fetch(count=2)) == 2
+    life.disk.fail("write", FULL, path_contains="journal/", wrote=0)
+    refused, lent = peer.send(peer.ack_command([0, 1])), other.send(other.fetch_command(count=2))
+    life.settle()
+    assert peer.received(refused).body.topics[0].partitions[0].code == 109
+    assert other.fetched(other.received(lent)) == [b"2", b"3"]
+    assert other.ack([2, 3]) == 140
+    assert peer.fetch(count=9) == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("prefetch", [0, 5])
+def test_the_attempt_is_counted(prefetch):
+    life, peer = shop(keys="aba", prefetch=prefetch, retry_times=5)
+    for attempt in range(1, 4):
+        found = peer.messages(peer.ask(peer.fetch_command(count=3)))
+        assert [one.attributes.get("LAKEMQ_ATTEMPT", "1") for one in found] == [str(attempt), "1", "1"][: len(found)]
+        assert settle(peer, i0=RETRY) == {0}
+        life.pass_ms(PAUSE_MS)
+        if prefetch:
+            peer.pipe.hang_up()
+            peer = life.peer().consumes()
+
+
+def test_a_batch_says_which_attempt_it_is():
+    life, peer = shop(keys="a", bodies=[(b"x", b"y", b"z")])
+    assert len(peer.fetch()) == 3
+    assert settle(peer, i0=DONE, i1=RETRY) == {0}
+    life.pass_ms(PAUSE_MS)
+    (batch,) = peer.messages(peer.ask(peer.fetch_command()))
+    assert batch.attributes == {"LAKEMQ_ATTEMPT": "2"}
+
+
 # --- by key ----------------------------------------------------------------------------------------------------------
 
 
@@ -164,7 +242,7 @@ def test_a_key_that_failed_waits_and_the_others_go_on():
 
 
 def test_several_of_a_key_that_failed_come_again_in_order():
-    life, peer = shop(keys="aaa", prefetch=2)
+    life, peer = shop(keys="aaa", prefetch=3)
     assert len(peer.fetch(count=3)) == 3
     assert settle(peer, i0=RETRY, i1=RETRY, i2=RETRY) == {0}
     life.pass_ms(PAUSE_MS)
@@ -178,9 +256,10 @@ def test_a_member_of_a_batch_that_failed_comes_again():
     life, peer = shop(keys="ab", bodies=[(b"x", b"y", b"z"), b"1"], prefetch=2)
     assert len(peer.fetch(count=1)) == 3
     assert settle(peer, i0=DONE, i1=RETRY, i2=DONE) == {0}
+    assert life.ack_index() == 1, "nobody looks at the keys of its members: they keep their order"
     life.pass_ms(PAUSE_MS)
     assert len(peer.fetch(count=1)) == 3, "batches come whole"
-    assert peer.ack([1]) == 0
+    assert peer.ack([1, 2]) == 0
     assert peer.fetch() == [b"1"]
 
 
@@ -215,3 +294,50 @@ def test_the_last_attempt_of_a_key_lets_the_rest_of_it_go():
     assert settle(peer, i0=RETRY) == {0}
     assert [row.message_index for row in life.broker.ledger.state.dead_letters.rows()] == [0]
     assert peer.fetch() == [b"1"]
+
+
+def test_I10_behind_a_failure_messages_of_its_key_come_again_and_others_stay_in_hand():
+    life, peer = shop(keys="abab", prefetch=9)
+    other = life.peer().consumes()
+    assert len(peer.fetch(count=4)) == 4
+    assert settle(peer, i0=RETRY) == {0}
+    assert peer.ack([2]) == 140
+    assert other.fetch() == []
+    assert peer.ack([1]) == 0
+    assert peer.ack([3]) == 0
+    life.pass_ms(PAUSE_MS)
+    assert other.fetch(count=9) == [b"0"], "what is done comes between"
+    assert other.fetch(count=9) == [], "of a key that is in hand"
+    assert other.ack([0]) == 0
+    assert peer.fetch(count=9) == [b"2"]
+
+
+def test_I10_of_a_key_in_hand_the_first_is_acked_first():
+    life, peer = shop(keys="abab", prefetch=9)
+    assert len(peer.fetch(count=4)) == 4
+    assert peer.ack([1]) == 0, "the first of its key"
+    assert peer.ack([2]) == 140
+    assert peer.ack([0, 2]) == 0
+    assert peer.ack([3]) == 0
+    assert life.ack_index() == 4
+
+
+def test_I14_a_key_is_free_once_its_messages_are_settled():
+    life, peer = shop(keys="abab", prefetch=9)
+    other = life.peer().consumes()
+    assert peer.fetch(count=2) == [b"0", b"1"]
+    assert peer.ack([0]) == 0
+    assert other.fetch(count=1) == [b"2"]
+    assert other.fetch(count=1) == []
+
+
+def test_I14_a_batch_may_have_any_key():
+    life, peer = shop(keys="aba", bodies=[b"0", (b"x", b"y"), b"3"], prefetch=9)
+    other = life.peer().consumes()
+    assert peer.fetch(count=1) == [b"0"]
+    assert other.fetch(count=1) == [], "the batch may have one of key a"
+    assert peer.ack([0]) == 0
+    assert len(other.fetch(count=1)) == 2
+    assert peer.fetch(count=1) == [], "and so may what is in hand"
+    assert other.ack([1, 2]) == 0
+    assert peer.fetch(count=1) == [b"3"]

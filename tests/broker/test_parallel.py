@@ -8,7 +8,7 @@ from lakemq.wire.own import Settle, Settlement, SettleOutcome, TopicSettlements
 both = pytest.mark.parametrize("dialect", [DOCUMENTED, JOYQUEUE], ids=lambda one: one.value)
 
 
-def shop(dialect=DOCUMENTED, *, count=9, prefetch=3, partitions=1, bodies=None, **policy):
+def shop(dialect=DOCUMENTED, *, count=9, prefetch=9, partitions=1, bodies=None, **policy):
     life = make_broker(partitions=partitions)
     wanted = {"is_concurrent": True, "concurrent_prefetch_size": prefetch, **policy}
     life.ask("subscribe", topic="orders", app="shop", consumer=wanted)
@@ -25,15 +25,63 @@ def retry(peer, *indexes, after_ms=-1):
 
 
 @both
-def test_so_many_leases_are_out_at_a_time_and_no_more(dialect):
-    life, peer = shop(dialect)
+def test_so_many_messages_are_out_at_a_time_and_no_more(dialect):
+    life, peer = shop(dialect, prefetch=5)
     others = [life.peer(dialect=dialect).consumes() for _ in range(3)]
     assert peer.fetch(count=2) == [b"0", b"1"]
     assert others[0].fetch(count=1) == [b"2"]
     assert others[1].fetch(count=2) == [b"3", b"4"]
     assert others[2].fetch(count=2) == []
     assert others[0].ack([2]) == 0
-    assert others[2].fetch(count=2) == [b"5", b"6"]
+    assert others[2].fetch(count=2) == [b"5"]
+
+
+@both
+def test_with_batches_of_ten_and_twenty_at_a_time_two_consumers_share_a_partition(dialect):
+    """Seed 001: 20 / 10 = 2."""
+    life, peer = shop(dialect, count=60, prefetch=20, batch_size=10)
+    others = [life.peer(dialect=dialect).consumes() for _ in range(3)]
+    assert [len(one.fetch(count=10)) for one in (peer, *others)] == [10, 10, 0, 0]
+    assert peer.ack(list(range(10))) == 0
+    assert len(others[1].fetch(count=10)) == 10
+
+
+def test_what_is_settled_of_a_lease_makes_room():
+    life, peer = shop(prefetch=4)
+    other = life.peer().consumes()
+    assert len(peer.fetch(count=4)) == 4
+    assert other.fetch() == []
+    assert peer.ack([1, 3]) == 0
+    assert other.fetch() == [b"4", b"5"]
+
+
+def test_a_batch_comes_whole_where_there_is_room_for_a_part_of_it():
+    _, peer = shop(bodies=[b"0", (b"a", b"b", b"c"), b"4"], prefetch=2)
+    assert peer.fetch(count=1) == [b"0"]
+    assert len(peer.fetch(count=1)) == 3
+    assert peer.fetch(count=1) == []
+
+
+@both
+def test_an_ack_of_one_lease_leaves_the_others_of_the_connection_alone(dialect):
+    life, peer = shop(dialect, count=30, prefetch=30)
+    assert len(peer.fetch(count=10)) == len(peer.fetch(count=10)) == 10
+    assert peer.ack(list(range(10))) == 0
+    assert peer.fetch(count=10) == [b"%d" % number for number in range(20, 30)]
+    assert peer.ack(list(range(10, 20))) == 0
+    assert life.ack_index() == 20
+
+
+def test_a_failure_that_finds_no_room_gives_back_its_own_lease_only():
+    life = make_broker(partitions=1, retries_max=0)
+    life.ask("subscribe", topic="orders", app="shop", consumer={"is_concurrent": True, "concurrent_prefetch_size": 9})
+    peer = life.peer().consumes()
+    for number in range(4):
+        assert peer.produce(b"%d" % number)[0] == 0
+    assert peer.fetch(count=2) == [b"0", b"1"]
+    assert peer.fetch(count=2) == [b"2", b"3"]
+    assert peer.ack([0, 1], kind=2) != 0
+    assert peer.fetch(count=9) == [b"0", b"1"]
 
 
 def test_one_consumer_may_have_several():

@@ -102,3 +102,72 @@ def test_a_handler_gives_up_on_the_spot_then_at_the_broker_and_at_last(broker):
 
     asyncio.run(work())
     assert calls == [1, 1, 2, 2, 3]
+
+
+# --- order -----------------------------------------------------------------------------------------------------------
+
+
+def _ordered(broker, **policy):
+    wanted = {"retry_first_ms": 1000, "retry_factor": 1, **policy}
+    broker.ask("create_topic", name="flows", partitions=1, type="ordered")
+    broker.ask("subscribe", topic="flows", app="shop.g", consumer=wanted, start="earliest")
+
+
+def _handled(broker, consumer, count, take):
+    """What was done, in order, where message 1 fails at its first attempt."""
+    done, seen = [], []
+    while len(set(done)) < count:
+        for message in take(consumer):
+            if message.is_lost:
+                continue
+            seen.append((message.body, message.attempt))
+            if (message.body, message.attempt) == (b"1", 1):
+                message.retry()
+            else:
+                done.append(message.body)
+                message.ack()
+        broker.advance("1s")
+    return done, seen
+
+
+@pytest.mark.parametrize("size", [1, 10])
+@pytest.mark.parametrize("is_batch", [False, True], ids=["alone", "in a batch"])
+def test_I10_behind_a_failure_nothing_of_an_ordered_topic_is_done(broker, mq, size, is_batch):
+    _ordered(broker)
+    for n in range(5):
+        mq.send_soon("flows", b"%d" % n, key="c-7") if is_batch else mq.send("flows", b"%d" % n, key="c-7")
+    mq.flush()
+    with mq.consumer("flows", group="g", auto_ack=False) as consumer:
+        done, seen = _handled(broker, consumer, 5, lambda one: one.receive(size, timeout="10s"))
+    again = [b"0"] if is_batch else []  # a batch comes whole
+    assert done == [b"0", *again, b"1", b"2", b"3", b"4"]
+    assert [body for body, _ in seen] == [b"0", b"1", *again, b"1", b"2", b"3", b"4"], "nothing behind it was begun"
+    assert (b"1", 2) in seen
+
+
+def test_I10_a_loop_passes_over_what_comes_again(broker, mq):
+    _ordered(broker)
+    for n in range(5):
+        mq.send("flows", b"%d" % n, key="c-7")
+    done = []
+    with mq.consumer("flows", group="g") as consumer:
+        for message in consumer:
+            if message.body == b"1" and message.attempt == 1:
+                message.retry()
+                broker.advance("2s")
+                continue
+            done.append(message.body)
+            if len(done) == 5:
+                break
+    assert done == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_I10_by_key_other_keys_go_on(broker, mq):
+    _ordered(broker, is_concurrent=True, concurrent_prefetch_size=50)
+    for n, key in enumerate("abababcc"):
+        mq.send("flows", b"%d" % n, key=key)
+    with mq.consumer("flows", group="g", auto_ack=False) as consumer:
+        done, _ = _handled(broker, consumer, 8, lambda one: one.receive(10, timeout="10s"))
+    by_key = {key: [body for body in done if "abababcc"[int(body)] == key] for key in "abc"}
+    assert by_key == {"a": [b"0", b"2", b"4"], "b": [b"1", b"3", b"5"], "c": [b"6", b"7"]}
+    assert done.index(b"4") < done.index(b"1"), "of another key"

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemq.delivery.filters import parse_filter
+from lakemq.delivery.loans import ANY_KEY
 from lakemq.delivery.selection import is_expired, select, until_conflict
 from lakemq.envelope import pack
 from lakemq.message import BatchItem, BatchMessage, Message
@@ -64,12 +65,14 @@ def test_each_is_delivered_left_out_or_expired(described, text):
         assert scan(bytearray(piece), 0, len(piece), one.message_count).end == len(piece)
 
 
-@given(MESSAGES, st.sets(st.sampled_from([b"", b"k", b"l"])))
+@given(MESSAGES, st.sets(st.sampled_from([b"", b"k", b"l", ANY_KEY])))
 def test_those_before_the_first_whose_key_is_busy(described, busy):
     data, ranges = stored(described)
-    picked, keys = until_conflict(data, len(described), busy)
-    count = next((nth for nth, one in enumerate(described) if one[2].encode() in busy), len(described))
-    assert keys == {one[2].encode() for one in described[:count]}
+    picked, keyed = until_conflict(data, len(described), busy)
+    keys = [ANY_KEY if one[3] > 1 else one[2].encode() for one in described]
+    conflicts = [key in busy or ANY_KEY in busy or (key is ANY_KEY and bool(busy)) for key in keys]
+    count = conflicts.index(True) if True in conflicts else len(described)
+    assert keyed == [(*run, key) for run, key in zip(ranges[:count], keys[:count], strict=True)]
     if count:
         assert (picked.first_index, picked.next_index) == (ranges[0][0], ranges[count - 1][1])
         assert picked.message_count == count

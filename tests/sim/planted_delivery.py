@@ -19,6 +19,7 @@ from lakemq.delivery.retry_queue import RetryQueue
 from lakemq.delivery.setbacks import Setbacks
 from lakemq.delivery.transactions import Transactions, pack_note
 from lakemq.storage.fetch import RecordSlice
+from lakemq.wire.dialect import Dialect
 from lakemq.wire.messages import EMPTY
 
 EARLY_MS = 40  # a tick or two
@@ -110,6 +111,36 @@ def key_lent_twice_at_once(patch):
     patch.setattr(
         Lender, "_without_busy_keys", lambda self, lending, partition, first, slices, now: (slices, frozenset())
     )
+
+
+def acked_behind_a_failure(patch):
+    patch.setattr(Settling, "_check_order", lambda self, *request: None)
+
+
+def acked_behind_a_failure_of_its_key(patch):
+    patch.setattr(settling, "overtaken_in_key", lambda lease, named, settled: None)
+    patch.setattr(Settling, "_behind", lambda self, lending, policy, partition, number: [])
+
+
+def ack_ends_all_leases_of_its_connection(patch):
+    settle_lent = Settling._settle_lent
+
+    def release_all(self, connection, lending, subscription, partition, *said):
+        settle_lent(self, connection, lending, subscription, partition, *said)
+        loans, consumer = lending.loans, connection.port.id
+        if connection.dialect is Dialect.JOYQUEUE:
+            for lease in [one for one in loans.leases(partition) if one.consumer == consumer]:
+                loans.release(lease)
+
+    patch.setattr(Settling, "_settle_lent", release_all)
+
+
+def leases_counted_instead_of_messages(patch):
+    def room(self, lending, policy, partition):
+        is_full = len(lending.loans.leases(partition)) >= policy.concurrent_prefetch_size
+        return 0 if policy.is_concurrent and is_full else 1 << 40
+
+    patch.setattr(Lender, "_room", room)
 
 
 def stuck_message_never_let_go(patch):

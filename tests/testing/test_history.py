@@ -552,15 +552,31 @@ def test_I14_a_partition_in_two_hands(story):
 
 
 def test_I14_a_message_in_two_hands(story):
-    serve(story, is_concurrent=True)
+    serve(story, is_concurrent=True, concurrent_prefetch_size=9)
     lend(story, 1, 10)
     lend(story, 2, 50, index=1)
     with broken("I14"):
         lend(story, 3, 60, index=1)
 
 
+def test_I14_more_messages_in_hand_than_the_policy_allows(story):
+    serve(story, is_concurrent=True, concurrent_prefetch_size=2)
+    lend(story, 1, 10)
+    lend(story, 2, 50, index=1)
+    with broken("I14"):
+        lend(story, 3, 60, index=2)
+
+
+def test_I10_an_ack_that_is_taken_behind_one_that_is_not_settled(story):
+    serve(story, is_sequential=True)
+    history = story.history
+    history.check_order(KEY, history.ask(KEY), [0])
+    with broken("I10"):
+        history.check_order(KEY, history.ask(KEY), [1])
+
+
 def test_I14_a_key_in_two_hands(story):
-    serve(story, is_concurrent=True, is_sequential=True)
+    serve(story, is_concurrent=True, is_sequential=True, concurrent_prefetch_size=9)
     lend(story, 1, 10)
     with broken("I1[04]"):
         lend(story, 2, 50, index=1)

@@ -16,14 +16,14 @@ from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.metrics import Metrics
 from lakemq.broker.outcomes import Outcomes
-from lakemq.broker.references import References
+from lakemq.broker.references import References, with_attempts
 from lakemq.broker.sessions import AppRates, Connection, Sessions
 from lakemq.broker.waiters import Poll
 from lakemq.cluster.metadata import Subscription, Topic
 from lakemq.delivery.filters import Filter, parse_filter
 from lakemq.delivery.guarded_clock import GuardedClock
 from lakemq.delivery.intervals import Intervals
-from lakemq.delivery.loans import Lease, Loans
+from lakemq.delivery.loans import Key, KeyedRun, Lease, Loans
 from lakemq.delivery.retry_queue import RetryQueue
 from lakemq.delivery.selection import is_expired, select, until_conflict
 from lakemq.delivery.settlement import Acked, DeadLetter, Entry, Retry, Stuck
@@ -257,8 +257,10 @@ class Lender:
         """A lease on the next messages of that partition, if there is something to lend."""
         loans = lending.loans
         leases = loans.leases(partition)
-        if len(leases) >= self._leases_max(policy):
+        room = self._room(lending, policy, partition)
+        if room <= 0:
             return EMPTY, None
+        count = min(count, room)
         is_ordered = lending.is_ordered or policy.is_sequential
         not_now = self._not_now(lending, partition, is_ordered and not policy.is_concurrent, now)
         if not_now is None:
@@ -280,12 +282,12 @@ class Lender:
         slices = self._group.read(lending.topic_number, partition, first, min(count, end - first), bytes_max)
         if policy.delay_ms:
             slices = self._old_enough(lending, partition, slices, policy.delay_ms, now)
-        keys: frozenset[bytes] = frozenset()
+        keyed: list[KeyedRun] = []
         if is_ordered and policy.is_concurrent:
-            slices, keys = self._without_busy_keys(lending, partition, first, slices, now)
+            slices, keyed = self._without_busy_keys(lending, partition, first, slices, now)
         if not slices:
             return EMPTY, None
-        lease = Lease(connection.port.id, partition, first, slices[-1].next_index, end_ms, keys)
+        lease = Lease(connection.port.id, partition, first, slices[-1].next_index, end_ms, keyed)
         for taken in (not_now, *(other.open for other in leases)):  # a batch comes whole, whoever has a part of it
             for run in taken.within(lease.first_index, lease.next_index):
                 lease.open.remove(*run)
@@ -294,6 +296,8 @@ class Lender:
         if not slices or not lease.open:
             loans.offer(partition)  # there may be more behind what was left out
             return EMPTY, None
+        if is_ordered and connection.dialect is Dialect.DOCUMENTED:
+            slices = self._counted(lending, partition, slices)
         try:
             block = self.joined(connection, slices)
             self._ledger.tracing.delivered(lending, lease, slices[0].store_time_ms, connection, now)
@@ -303,9 +307,11 @@ class Lender:
                 raise
         return self._lend_partition(connection, lending, policy, partition, 1, end_ms, bytes_max, now)
 
-    def _leases_max(self, policy: ConsumerPolicy) -> int:
-        """How many leases may be out in one partition."""
-        return policy.concurrent_prefetch_size if policy.is_concurrent else 1
+    def _room(self, lending: Lending, policy: ConsumerPolicy, partition: int) -> int:
+        """How many messages of a partition may be lent now: in parallel so many at a time, else one lease."""
+        if policy.is_concurrent:
+            return policy.concurrent_prefetch_size - lending.loans.open_count(partition)
+        return 0 if lending.loans.leases(partition) else _EVERYTHING
 
     def _ack_index(self, lending: Lending, partition: int, now: Now) -> int:
         """Where the app goes on: not before the oldest message kept."""
@@ -355,9 +361,11 @@ class Lender:
 
     def _without_busy_keys(
         self, lending: Lending, partition: int, first: int, slices: Slices, now: Now
-    ) -> tuple[Slices, frozenset[bytes]]:
+    ) -> tuple[Slices, list[KeyedRun]]:
         """Cut at the first message whose key somebody has in hand, or is stuck before it: order is per key."""
-        busy = {key for lease in lending.loans.leases(partition) for key in lease.keys}
+        busy: set[Key] = set()
+        for lease in lending.loans.leases(partition):
+            busy |= lease.open_keys()
         state, now_ms = self._ledger.state, self._clock.read(now)
         waits = _EVERYTHING  # the next that is not due: of a batch nothing is handed out before all of it may be
         for row in state.setbacks.stuck(lending.number, partition).values():
@@ -369,12 +377,12 @@ class Lender:
                 busy.add(message.business_id.encode())
             elif row.due_ms > now_ms:
                 waits = min(waits, row.message_index)
-        taken: set[bytes] = set()
+        taken: list[KeyedRun] = []
         kept: Slices = []
         for one in slices:
             count = one.message_count - (one.next_index > waits)
-            picked, keys = until_conflict(one.messages, count, busy)
-            taken |= keys
+            picked, keyed = until_conflict(one.messages, count, busy)
+            taken += keyed
             if picked is not None:
                 kept.append(
                     one._replace(
@@ -385,7 +393,20 @@ class Lender:
                 )
             if picked is None or picked.message_count < one.message_count:
                 break
-        return kept, frozenset(taken)
+        return kept, taken
+
+    def _counted(self, lending: Lending, partition: int, slices: Slices) -> Slices:
+        """With the number of the attempt where a message comes again at its own place; a batch counts as a whole."""
+        stuck = self._ledger.state.setbacks.stuck(lending.number, partition)
+        if not stuck:
+            return slices
+        attempts = {index: row.attempts + 1 for index, row in stuck.items()}
+        return [
+            one._replace(messages=with_attempts(one.messages, one.message_count, attempts))
+            if any(one.first_index <= index < one.next_index for index in attempts)
+            else one
+            for one in slices
+        ]
 
     # --- filters and expiry --------------------------------------------------------------------------------------
 

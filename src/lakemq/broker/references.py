@@ -4,12 +4,14 @@ A reference outlives the partition index: what is old and still wanted is writte
 segment has to go, and the reference follows.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from lakemq.broker.opening import Opening
 from lakemq.delivery.retries import attempt_number
 from lakemq.envelope import pack
 from lakemq.message import Message
+from lakemq.record import BATCH_BIT, Buffer, read_fields, write_fields
 from lakemq.storage.partition_group import PartitionGroup
 from lakemq.wire.consume import RETRY_PARTITION
 
@@ -38,3 +40,21 @@ class References:
         }
         index = attempt_number(retry_id, attempt)
         return pack(replace(message, attributes=attributes, partition=RETRY_PARTITION, index=index))
+
+
+def with_attempts(messages: Buffer, count: int, attempts: Mapping[int, int]) -> memoryview:
+    """Messages that are handed out at their own place, those with these indexes saying which attempt it is."""
+    parts = []
+    at = 0
+    for _ in range(count):
+        start = at
+        fields, at = read_fields(messages, at)
+        after = fields.index + (fields.flag if fields.system_code & BATCH_BIT else 1)
+        attempt = max((nth for index, nth in attempts.items() if fields.index <= index < after), default=0)
+        if attempt:
+            line = f"{ATTEMPT}={attempt}".encode()
+            attributes = b"\n".join([line, fields.attributes]) if fields.attributes else line
+            parts.append(write_fields(replace(fields, attributes=attributes)))
+        else:
+            parts.append(bytes(memoryview(messages)[start:at]))
+    return memoryview(b"".join(parts))

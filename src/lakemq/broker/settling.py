@@ -5,7 +5,7 @@ with, what is tried again later, what is a dead letter; answered once that is wr
 message that failed is not tried again beside the others: it comes first again, and what is behind it waits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import chain, pairwise
 from typing import NamedTuple, ParamSpec
 
@@ -22,8 +22,9 @@ from lakemq.broker.sessions import Connection
 from lakemq.broker.waiters import Buffers, CommandReply, Waiters
 from lakemq.cluster.metadata import Subscription
 from lakemq.delivery.guarded_clock import GuardedClock
-from lakemq.delivery.intervals import runs_of
+from lakemq.delivery.intervals import Intervals, runs_of
 from lakemq.delivery.loans import Lease, Loans, Runs, Share
+from lakemq.delivery.order import overtaken, overtaken_in_key
 from lakemq.delivery.retries import attempt_number, retry_id_of
 from lakemq.delivery.settlement import Acked, AckedRuns, DeadLetter, Entry, LeaseEnded, Retried, Retry, Stuck
 from lakemq.errors import AckError, BadParameterError, IndexOutOfRangeError, LakeMQError, RetryStoreError
@@ -46,6 +47,8 @@ DONE, RETRY, DEAD = 0, 1, 2
 _OUTCOMES = frozenset((DONE, RETRY, DEAD))
 _TIMED_OUT = "the consumer did not ack in time"
 _REASONS = {AckType.TIMEOUT: "the consumer said: time-out", AckType.EXCEPTION: "the consumer said: exception"}
+_FAR = 1 << 62
+_FEW = 8
 _EXPIRED_COUNT_MAX = 5000  # messages of one lease that become retries at a time; the rest are lent once more
 
 
@@ -193,19 +196,82 @@ class Settling:
             raise AckError(
                 f"indexes {wrong[0]} to {wrong[1] - 1} of partition {partition} are not lent to this connection"
             )
-        mine = [one for one in loans.leases(partition) if one.consumer == consumer] if is_joyqueue else []
+        # Those that this speaks of. The connection may have others in the partition, of which nothing is said.
+        mine = [lease for lease, _ in shares if lease is not None and lease.consumer == consumer]
+        if lending.is_ordered or policy.is_sequential:
+            self._check_order(lending, policy, partition, numbers, wishes, consumer)
         try:
             if wishes is None and first >= base and not beyond.touches_any(runs):
                 self._write(lending, partition, [], numbers, runs, shares, now)  # as nearly always
             else:
                 self._settle_fresh(lending, policy, partition, wishes or list(map(Wish, numbers)), consumer, now)
         except RetryStoreError:
-            for lease in [one for one in loans.leases(partition) if one.consumer == consumer]:
+            for lease in mine:
                 loans.release(lease)  # it comes again at once, rather than being lost
             raise
-        if is_joyqueue:  # its clients ack all they want to, then ask again
+        if is_joyqueue:  # its clients ack all they want to of a lease at once
             for lease in mine:
                 loans.release(lease)
+
+    # --- order -------------------------------------------------------------------------------------------------
+
+    def _check_order(
+        self,
+        lending: Lending,
+        policy: ConsumerPolicy,
+        partition: int,
+        numbers: list[int],
+        wishes: list[Wish] | None,
+        consumer: int,
+    ) -> None:
+        """AckError where something would be settled behind a message that is not: it would never come again.
+
+        That it failed may be said of such a message, for it comes again in any case.
+        """
+        failed = {wish.number for wish in wishes or () if wish.outcome == RETRY}
+        settled = [number for number in numbers if number not in failed]
+        before = self._overtaken(lending, policy, partition, numbers, settled, consumer) if settled else None
+        if before is None:
+            return
+        if not policy.is_concurrent:
+            self._let_go(lending.loans, partition, before, consumer)
+        raise AckError(
+            f"partition {partition} keeps its order and message {before} is not settled yet: "
+            "settle that first; what is behind it comes again"
+        )
+
+    def _let_go(self, loans: Loans, partition: int, before: int, consumer: int) -> None:
+        """Nobody has the message before: who has those behind it must not keep it from being lent."""
+        if loans.lease_of(partition, before) is None:
+            for lease in [one for one in loans.leases(partition) if one.consumer == consumer]:
+                loans.release(lease)
+
+    def _overtaken(
+        self,
+        lending: Lending,
+        policy: ConsumerPolicy,
+        partition: int,
+        named: Collection[int],
+        settled: Collection[int],
+        consumer: int | None = None,
+    ) -> int | None:
+        """An unsettled message that nothing is said of and that must be settled before one of these."""
+        acks = self._ledger.state.acks
+        base = max(acks.get(lending.number, partition), self._group.first_index(lending.topic_number, partition))
+        beyond = acks.beyond(lending.number, partition)
+        before = overtaken(base, beyond, named, settled if len(settled) < _FEW else set(settled))
+        if before is None or not policy.is_concurrent:
+            return before
+        named = set(named)
+        by_lease: dict[Lease, list[int]] = {}
+        for number in settled:
+            lease = lending.loans.lease_of(partition, number)
+            if lease is not None and consumer in (None, lease.consumer):
+                by_lease.setdefault(lease, []).append(number)
+            elif number > before and number not in beyond:
+                return before  # nobody's, or another's: which key it has is not known here
+        found = (overtaken_in_key(lease, named, set(some)) for lease, some in by_lease.items())
+        return next((one for one in found if one is not None), None)
 
     def _settle_fresh(
         self,
@@ -261,39 +327,69 @@ class Settling:
             lending.loans.give_back(partition, first, after)
 
     def _settle_in_order(
-        self, lending: Lending, policy: ConsumerPolicy, partition: int, wishes: list[Wish], now: Now
+        self,
+        lending: Lending,
+        policy: ConsumerPolicy,
+        partition: int,
+        wishes: list[Wish],
+        now: Now,
+        *,
+        is_next: bool = False,
     ) -> None:
-        """The first that failed comes first again; if order is by key, others may be done before it."""
-        wishes = sorted(wishes)
+        """The first that failed comes first again, with all behind it; if order is by key, with all of its key."""
         entries: list[Entry] = []
         done: list[int] = []
-        back: list[int] = []
-        for wish in wishes:
-            if back and not policy.is_concurrent:
-                back.append(wish.number)
-            elif wish.outcome == DONE:
+        back = Intervals()
+        left: Runs = []
+        for wish in sorted(wishes):
+            if wish.number in back:
+                continue
+            if wish.outcome == DONE:
+                done.append(wish.number)
+                continue
+            named = [*done, wish.number]
+            may_die = is_next or wish.outcome == DEAD
+            may_die = may_die or self._overtaken(lending, policy, partition, named, named[-1:]) is None
+            more = self._stuck_entries(lending, policy, partition, wish, entries, may_die, now)
+            entries += more
+            behind = self._behind(lending, policy, partition, wish.number)
+            if any(isinstance(entry, DeadLetter) for entry in more):
                 done.append(wish.number)
             else:
-                more = self._stuck_entries(lending, policy, partition, wish, entries, now)
-                entries += more
-                is_dead = any(isinstance(entry, DeadLetter) for entry in more)
-                (done if is_dead else back).append(wish.number)
+                back.add(wish.number, wish.number + 1)
+                back.add_all(behind)
+            if wish.outcome == RETRY:  # its consumer expects to see what is behind it again, dead or not
+                left += behind
         self._write_done(lending, partition, entries, done, now)
-        if back and not policy.is_concurrent:
-            lending.loans.release_partition(partition)
-        for first, after in runs_of(back):
-            lending.loans.give_back(partition, first, after)
+        for run in left:
+            lending.loans.take_out(partition, *run)
+        for run in back:
+            lending.loans.lend_again(partition, *run)
+
+    def _behind(self, lending: Lending, policy: ConsumerPolicy, partition: int, number: int) -> Runs:
+        """The lent messages from that one on that must not be settled before it."""
+        if policy.is_concurrent:
+            lease = lending.loans.lease_of(partition, number)
+            return lease.open_behind(number) if lease is not None else []
+        return [run for lease in lending.loans.leases(partition) for run in lease.open.within(number, _FAR)]
 
     def _stuck_entries(
-        self, lending: Lending, policy: ConsumerPolicy, partition: int, wish: Wish, entries: list[Entry], now: Now
+        self,
+        lending: Lending,
+        policy: ConsumerPolicy,
+        partition: int,
+        wish: Wish,
+        entries: list[Entry],
+        may_die: bool,
+        now: Now,
     ) -> list[Entry]:
-        """One that others wait for failed: again after a pause, or out of their way."""
+        """One that others wait for failed: again after a pause, or out of their way if it is the first of them."""
         now_ms = self._clock.read(now)
         before = self._ledger.state.setbacks.stuck(lending.number, partition).get(wish.number)
         attempts = (before.attempts if before is not None else 0) + 1
         first_ms = before.first_ms if before is not None else now_ms
         row = Stuck(lending.number, partition, wish.number, attempts, 0, first_ms)
-        if wish.outcome == DEAD or attempts >= policy.retry_times:
+        if may_die and (wish.outcome == DEAD or attempts >= policy.retry_times):
             dead = self._dead(lending, partition, wish, entries, attempts, now)
             if dead:
                 return dead
@@ -436,7 +532,7 @@ class Settling:
         if lending.is_ordered or policy.is_sequential:
             numbers = numbers[:1]
             self._settle_in_order(
-                lending, policy, lease.partition, [Wish(numbers[0], RETRY, BY_POLICY, _TIMED_OUT)], now
+                lending, policy, lease.partition, [Wish(numbers[0], RETRY, BY_POLICY, _TIMED_OUT)], now, is_next=True
             )
         else:
             self._settle_each(

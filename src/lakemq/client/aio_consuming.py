@@ -9,7 +9,7 @@ from lakemq.client.consumer import ConsumerCore
 from lakemq.client.delivery import Delivery
 from lakemq.client.duration import Duration, duration_ms
 from lakemq.client.errors import ClosedError
-from lakemq.client.lease import OPEN, Lease
+from lakemq.client.lease import FORGONE, OPEN, Lease
 from lakemq.client.offsets import Start
 from lakemq.client.position_file import PositionFile
 from lakemq.client.promise import start
@@ -117,6 +117,8 @@ class AsyncConsumer(AsyncSource):
             marks, at = lease.marks, -1
             try:
                 for delivery in batch:
+                    if marks[delivery._place] == FORGONE:
+                        continue
                     at = delivery._place
                     yield delivery
                     if auto_ack and marks[at] == OPEN:

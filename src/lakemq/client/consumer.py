@@ -15,13 +15,19 @@ from typing import Any
 from lakemq.client.core import Core
 from lakemq.client.delivery import Delivery, open_messages
 from lakemq.client.errors import ClosedError, RequestTimeoutError
-from lakemq.client.lease import Lease
+from lakemq.client.lease import Lease, Order
 from lakemq.client.outgoing import Tags
 from lakemq.client.promise import Promise, Steps, resolved, start
 from lakemq.client.router import Broker
 from lakemq.client.session import Session, State
 from lakemq.errors import BadParameterError, ConsumerNotFoundError, LakeMQError, UnsupportedCommandError, from_status
-from lakemq.wire.consume import FetchTopicMessage, FetchTopicMessageAck, TopicFetch, TopicPartitions
+from lakemq.wire.consume import (
+    RETRY_PARTITION,
+    FetchTopicMessage,
+    FetchTopicMessageAck,
+    TopicFetch,
+    TopicPartitions,
+)
 from lakemq.wire.own import ExtendLease, SetFilter
 from lakemq.wire.session import AddConsumer
 
@@ -382,6 +388,7 @@ class ConsumerCore:
                     self._core.note("error", f"{len(one.starts)} messages are given back: {one.damage}")
             lease = Lease(session, carried, self._core.now_ms, self._ack_timeout_ms, self.on_lease_done)
             lease.can_judge = self._can_judge
+            lease.keep_order(self._order_of(lease.partition))
             self._in_hand[lease] = None
             self._waiting.append(lease)
             if lease.is_done:  # nothing in it for the user
@@ -390,6 +397,13 @@ class ConsumerCore:
             self._watch()
             self._wake()
         return bool(by_partition)
+
+    def _order_of(self, partition: int) -> Order:
+        """In which order the broker lets messages of a partition be settled."""
+        route = self._core.router.last_known(self.topic, self.app)
+        if route is None or partition == RETRY_PARTITION or not route.delivers_in_order:
+            return Order.NONE
+        return Order.BY_KEY if route.consumer_policy.is_concurrent else Order.STRICT
 
     @property
     def _wants_more(self) -> bool:

@@ -52,6 +52,7 @@ class Carried:
         "damage",
         "group",
         "index",
+        "is_alone",
         "origin_index",
         "origin_partition",
         "partition",
@@ -69,6 +70,7 @@ class Carried:
         self.index: int = index
         self.sent_at: int = sent
         self.stored_at: int = sent + stored
+        self.is_alone = not code & BATCH_BIT
         self.count: int = flag if code & BATCH_BIT else 1
         self.damage: LakeMQError | None = None
         self._attributes: dict[str, str] | None = None
@@ -295,8 +297,8 @@ class Delivery:
 
     @property
     def is_lost(self) -> bool:
-        """Whether its lease is over: then it is delivered again, whatever is done with it here."""
-        return self._lease is not None and self._lease.is_lost
+        """Whether it is delivered again, whatever is done with it here: its lease is over, or one before it failed."""
+        return self._lease is not None and (self._lease.is_lost or self._lease.is_forgone(self._place))
 
     def _key_and_attributes(self) -> tuple[bytes, bytes]:
         carried, at = self._carried, self._at

@@ -12,6 +12,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from itertools import accumulate, repeat
 from itertools import count as counter
 from typing import Protocol
@@ -31,6 +32,7 @@ from lakemq.wire.own import Settle, SettleAck, Settlement, SettleOutcome, TopicS
 OPEN = 0xFF
 JUDGED = 0x10  # settled with a verdict, which the broker does not know yet
 KNOWN = 0x11  # the broker knows, though not all before it
+FORGONE = 0x12  # behind one that failed, where order is kept: it comes again, and nothing is said of it
 _OPEN = bytes([OPEN])
 _SUCCESS = bytes([AckType.SUCCESS])
 _RUN_MAX = 32_000  # of acks in one request: an array holds 32767
@@ -47,7 +49,17 @@ _PLAIN_TYPES = {
     SettleOutcome.DEAD_LETTER: AckType.OTHER,
 }
 
+_FAILURES = frozenset((AckType.TIMEOUT, AckType.EXCEPTION, AckType.OTHER))
+
 Refused = Callable[[LakeMQError], None]
+
+
+class Order(Enum):
+    """The order in which messages of a lease must be settled."""
+
+    NONE = 0
+    STRICT = 1
+    BY_KEY = 2
 
 
 class Hold(Protocol):
@@ -67,6 +79,10 @@ class Hold(Protocol):
 
     def is_settled(self, place: int) -> bool:
         """Whether one is."""
+        ...
+
+    def is_forgone(self, place: int) -> bool:
+        """Whether it comes again, because one before it failed and the topic keeps its order."""
         ...
 
 
@@ -97,6 +113,7 @@ class Lease:
         "is_extending",
         "is_lost",
         "marks",
+        "order",
         "partition",
         "received_ms",
         "session",
@@ -120,6 +137,7 @@ class Lease:
         self.end_ms = now_ms + ack_timeout_ms
         self.is_lost = False
         self.is_extending = False
+        self.order = Order.NONE  # of a topic that keeps it: what is behind a message that failed comes again
         self.acked = 0  # so many the broker knows to be settled
         self.acking: Promise[None] | None = None  # while an ack is on its way
         self.taken = 0  # so many were handed to the user
@@ -159,9 +177,22 @@ class Lease:
         """Whether one is."""
         return self.marks[place] != OPEN
 
+    def keep_order(self, order: Order) -> None:
+        """Messages are to be settled in that order; one that was damaged has failed already."""
+        self.order = order
+        if order is not Order.NONE:
+            for place in [place for place, mark in enumerate(self.marks) if mark in _FAILURES]:
+                self._forgo_behind(place)
+
+    def is_forgone(self, place: int) -> bool:
+        """Whether one before it failed, and both come again in order."""
+        return self.marks[place] == FORGONE
+
     def settle(self, place: int, how: int) -> None:
         """One is done with; the first word counts."""
         if self.marks[place] == OPEN:
+            if how in _FAILURES and self.order is not Order.NONE:
+                self._forgo_behind(place)
             self.marks[place] = how
             if self.marks.find(_OPEN, self.acked) < 0:
                 self._on_done(self)
@@ -175,8 +206,26 @@ class Lease:
         if not self.can_judge:
             self.settle(place, _PLAIN_TYPES[outcome])
             return
+        if outcome is SettleOutcome.RETRY and self.order is not Order.NONE:
+            self._forgo_behind(place)
         self.verdicts[place] = Verdict(outcome, after_ms, reason, on_refused)  # before the mark: another may send it
         self.settle(place, JUDGED)
+
+    def _forgo_behind(self, place: int) -> None:
+        """The broker takes back what must not be done before that one, so nobody shall begin with it.
+
+        Before its own mark: nothing behind an open message is sent, so none of them is on its way to the broker.
+        """
+        key = self._key_of(place) if self.order is Order.BY_KEY else None
+        for behind in range(place + 1, len(self.marks)) if self.marks[place] != FORGONE else ():
+            if key is None or self._key_of(behind) in (key, None):
+                self.verdicts.pop(behind, None)
+                self.marks[behind] = FORGONE
+
+    def _key_of(self, place: int) -> bytes | None:
+        """The key of a message; None for a member of a batch, whose key the broker does not look at."""
+        carried = self._carried[bisect_right(self._starts, place) - 1]
+        return carried.tail()[0] if carried.is_alone else None
 
     def settle_run(self, start: int, end: int) -> None:
         """Those of a run that nobody has settled are done."""
@@ -212,7 +261,7 @@ class Lease:
 
     def passed(self, end: int) -> None:
         """The broker knows all up to there, and what it was told before behind that."""
-        while end < len(self.marks) and self.marks[end] == KNOWN:
+        while end < len(self.marks) and self.marks[end] in (KNOWN, FORGONE):
             end += 1
         self.acked = end
 

@@ -51,6 +51,10 @@ class ParkedHold:
         """Whether it is."""
         return self.said is not None
 
+    def is_forgone(self, place: int) -> bool:
+        """Nothing before it can fail: it is alone."""
+        return False
+
     def _say(self, said: Settle) -> None:
         if self.said is None:
             self.said = said

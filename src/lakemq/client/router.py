@@ -43,6 +43,11 @@ class Route:
         """Whether all messages of the topic are to be kept in order."""
         return self.type == TopicType.ORDERED
 
+    @property
+    def delivers_in_order(self) -> bool:
+        """Whether what is behind a message that failed waits for it."""
+        return self.is_ordered or self.consumer_policy.is_sequential
+
     def led_by(self, broker_id: int) -> tuple[int, ...]:
         """The partitions of one broker."""
         return tuple(p for p in self.partitions if p in self.leaders and self.leaders[p].id == broker_id)

@@ -10,17 +10,22 @@ Pure and in memory only: after a restart nothing is lent, and what was not acked
 
 import heapq
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import count
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 from lakemq.delivery.intervals import Intervals
+
+Runs = list[tuple[int, int]]
+Key = bytes | None
+ANY_KEY: Key = None  # of a batch: the keys of its members, whatever they are
+KeyedRun = tuple[int, int, Key]  # messages that follow one another and share a key
 
 
 class Lease:
     """What one consumer has in hand of one partition: the messages from `first_index` up to `next_index`."""
 
-    __slots__ = ("consumer", "end_ms", "first_index", "is_over", "keys", "next_index", "open", "partition", "trace")
+    __slots__ = ("consumer", "end_ms", "first_index", "is_over", "keyed", "next_index", "open", "partition", "trace")
 
     def __init__(
         self,
@@ -29,20 +34,34 @@ class Lease:
         first_index: int,
         next_index: int,
         end_ms: int,
-        keys: frozenset[bytes] = frozenset(),
+        keyed: Sequence[KeyedRun] = (),
     ) -> None:
         self.consumer = consumer
         self.partition = partition
         self.first_index = first_index
         self.next_index = next_index
         self.end_ms = end_ms  # monotonic
-        self.keys = keys  # of its messages, where messages of one key must keep their order
+        self.keyed = keyed  # the keys of its messages, where messages of one key must keep their order
         self.open = Intervals([(first_index, next_index)])  # not settled yet
         self.is_over = False
         self.trace: object = None  # what whoever traces it has to remember
 
+    def open_keys(self) -> set[Key]:
+        """The keys of the messages that are not settled yet."""
+        return {key for first, after, key in self.keyed if self.open.within(first, after)}
 
-Runs = list[tuple[int, int]]
+    def open_behind(self, index: int) -> Runs:
+        """The unsettled messages from that one on which share its key, or may."""
+        at = bisect_right(self.keyed, index, key=itemgetter(0)) - 1
+        key = self.keyed[at][2] if at >= 0 else ANY_KEY
+        return [
+            run
+            for first, after, other in self.keyed
+            if after > index and (key is ANY_KEY or other is ANY_KEY or other == key)
+            for run in self.open.within(max(first, index), after)
+        ]
+
+
 Share = tuple[Lease | None, Runs]  # some of the messages that a lease was given
 _first_index = attrgetter("first_index")
 
@@ -104,6 +123,10 @@ class Loans:
         """Who has something of that partition; not to be changed."""
         known = self._partitions.get(partition)
         return known.leases if known is not None else []
+
+    def open_count(self, partition: int) -> int:
+        """How many messages of that partition are in consumers' hands."""
+        return sum(lease.open.count for lease in self.leases(partition))
 
     def lease_of(self, partition: int, index: int) -> Lease | None:
         """The lease that has that message and has not settled it."""
@@ -249,6 +272,17 @@ class Loans:
         known = self._partitions.setdefault(partition, _Partition())
         known.returned.add(first, after)
         known.pull_index = max(known.pull_index, after)
+        self.offer(partition)
+
+    def take_out(self, partition: int, first: int, after: int) -> None:
+        """What is not settled of these leaves its lease, to be lent again; who has that lease keeps the rest of it."""
+        known = self._partitions.setdefault(partition, _Partition())
+        for lease in _overlapping(known, first, after):
+            for run in lease.open.within(first, after):
+                known.returned.add(*run)
+            lease.open.remove(first, after)
+            if not lease.open:
+                self._end(lease)
         self.offer(partition)
 
     def give_back(self, partition: int, first: int, after: int) -> None:

@@ -5,11 +5,12 @@ is decided by its own attributes, and delivered whole or not at all.
 """
 
 import struct
-from collections.abc import Container
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from lakemq.attributes import EXPIRE, decode_attributes
 from lakemq.delivery.filters import Filter
+from lakemq.delivery.loans import ANY_KEY, Key, KeyedRun
 from lakemq.errors import LakeMQError
 from lakemq.record import BATCH_BIT, FIXED_BYTES, Buffer
 
@@ -60,23 +61,27 @@ def select(messages: Buffer, count: int, wanted: Filter, now_ms: int) -> Selecti
     return Selection(picked, left_out, expired)
 
 
-def until_conflict(messages: Buffer, count: int, busy: Container[bytes]) -> tuple[Picked | None, set[bytes]]:
-    """The messages before the first whose key is busy, with their keys. A batch has no key of its own: b""."""
+def until_conflict(messages: Buffer, count: int, busy: AbstractSet[Key]) -> tuple[Picked | None, list[KeyedRun]]:
+    """The messages before the first whose key is busy, with their keys.
+
+    The members of a batch have keys of their own, which nobody looks at here: a batch waits until no key is busy, and
+    while it is out every key is.
+    """
     view = memoryview(messages)
-    keys: set[bytes] = set()
+    keyed: list[KeyedRun] = []
     picked: Picked | None = None
     at = 0
     for _ in range(count):
         length, index, code, flag, body_bytes = _HEAD.unpack_from(view, at)
-        key = _key_at(view, at, body_bytes)
-        if key in busy:
+        key = ANY_KEY if code & BATCH_BIT else _key_at(view, at, body_bytes)
+        if key in busy or ANY_KEY in busy or (key is ANY_KEY and busy):
             break
-        keys.add(key)
         after = index + (flag if code & BATCH_BIT else 1)
+        keyed.append((index, after, key))
         first, start, number = (picked.first_index, picked.start, picked.message_count) if picked else (index, at, 0)
         picked = Picked(first, after, start, at + length, number + 1)
         at += length
-    return picked, keys
+    return picked, keyed
 
 
 def is_expired(attributes: bytes, now_ms: int) -> bool:

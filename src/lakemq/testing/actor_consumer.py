@@ -45,6 +45,7 @@ class ConsumerHabits:
     misbehaves: float = 0.2
     fails: float = 0.0  # of the answers it works on, some messages fail
     poison: int = 0  # one message of so many fails whenever it is tried; 0: none
+    is_piecemeal: bool = False  # now and then it says of each message in a request of its own how it went
 
 
 class Consumer(Client):
@@ -154,6 +155,8 @@ class Consumer(Client):
             habits = ["die", "late", "twice", "partial", "gap", "nack", "extend", "bogus", "leave", "unordered"]
             if self.habits.lease_ms <= 1500:
                 habits.append("forget")
+            if self.habits.is_piecemeal:
+                habits += ["piecemeal"] * 4
             what = rng.choice(habits)
             self.stage.history.counts[f"consumer {what}"] += 1
             getattr(self, f"_do_{what}")(key, found, go_on)
@@ -207,6 +210,20 @@ class Consumer(Client):
         if self.stage.rng.random() < 0.4:  # and once more, which must not count
             self._say(key, [Said(one, FAILED) for one in found], None)
         self._say(key, [Said(one, FAILED) for one in found], go_on)
+
+    def _do_piecemeal(self, key: AppKey, found: list[Delivered], go_on: Callable[[], None]) -> None:
+        """One request for each message, in order; one that fails does not keep it from going on."""
+        said = self._outcomes(found)
+        if all(one.outcome == DONE for one in said):
+            said[len(said) // 2] = Said(found[len(said) // 2], FAILED)
+
+        def say_next() -> None:
+            if said:
+                self._say(key, [said.pop(0)], say_next)
+            else:
+                go_on()
+
+        say_next()
 
     def _do_forget(self, key: AppKey, found: list[Delivered], go_on: Callable[[], None]) -> None:
         go_on()
@@ -301,8 +318,10 @@ class Consumer(Client):
         history = self.stage.history
         rules = history.rules_of(key[0], key[1])
         done = [one.one.index for one in said if one.outcome == DONE]
-        if failed and rules.is_strict:  # what is behind the first that failed comes again
+        if failed and rules.keeps_order:  # what is behind the first that failed comes again, if order is by key in part
             done = [index for index in done if index < min(one.one.index for one in failed)]
+        if not self.is_joyqueue or (done and min(done) <= asked.floor):
+            history.check_order(key, asked, done)
         history.acked(key, asked, done, may_be_ignored=self.is_joyqueue)
         if not self.is_joyqueue:
             history.done_for_good(key, asked, held.intersection(done), self.stage.now_ms())

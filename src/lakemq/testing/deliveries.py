@@ -91,8 +91,9 @@ class Deliveries:
         else:
             unsure = {one.carrier for one in found if one.index in standing.acked and partition != RETRY_PARTITION}
             indexes = {one.index for one in found if one.carrier not in unsure} if not is_over else set()
-            keys = {self.payloads[one.payload].key for one in found} if rules.is_keyed else set()
-            hold = Hold(connection, left_ms, left_ms + lease_ms, indexes, keys)
+            keys = {one.index: self.payloads[one.payload].key for one in found} if rules.is_keyed else {}
+            span = frozenset(one.index for one in found)
+            hold = Hold(connection, left_ms, left_ms + lease_ms, indexes, keys, span)
             standing.doubt(hold)
             self._check_holds(key, hold, found)
             standing.hold(hold)
@@ -102,12 +103,16 @@ class Deliveries:
         """I14: nobody else has it."""
         rules, standing = self.rules_of(key[0], key[1]), self.standing(key)
         is_shared = rules.policy.is_concurrent or key[2] == RETRY_PARTITION
+        if rules.policy.is_concurrent and key[2] != RETRY_PARTITION:
+            held = sum(len(one.indexes) for one in standing.holds if one.is_active(new.since_ms))
+            if held >= rules.policy.concurrent_prefetch_size:
+                violate("I14", f"{key}: {held} messages are in hand, and {new.connection} was lent more")
         for hold in standing.holds:
             if not hold.is_active(new.since_ms) or (hold.since_ms == new.since_ms and not new.indexes):
                 continue  # or nobody knows which was first
             if not is_shared or any(one.index in hold.indexes for one in found):
                 violate("I14", f"{key} was lent to {new.connection} at {new.since_ms}, but {hold} has it")
-            if rules.is_keyed and key[2] != RETRY_PARTITION and new.keys & hold.keys:
+            if rules.is_keyed and key[2] != RETRY_PARTITION and set(new.keys.values()) & hold.keys_held():
                 violate("I14", f"{key}: {new} was lent, but {hold} has one of these keys")
 
     def _check_fresh(self, key: AppKey, found: list[Delivered], left_ms: int | None) -> None:
@@ -200,7 +205,10 @@ class Deliveries:
         standing.sure_failures[index] += 1
         attempts = standing.sure_failures[index]  # or more
         pause_ms = said.after_ms if said.after_ms >= 0 else rules.pause_ms(attempts)
-        until_ms = self.guarded(sent_ms) + pause_ms if attempts < rules.policy.retry_times else NEVER_MS
+        may_die = attempts >= rules.policy.retry_times
+        if rules.is_strict and any(not self.may_pass(key, one) for one in range(standing.floor, index)):
+            may_die = False  # in order: not before those that are before it
+        until_ms = NEVER_MS if may_die else self.guarded(sent_ms) + pause_ms
         standing.stuck_until[index] = standing.epoch, until_ms, now_ms
         self.counts["stuck"] += 1
 
@@ -283,6 +291,24 @@ class Deliveries:
             return
         if taken[0] <= asked.floor or not may_be_ignored:
             standing.acks_taken(taken)
+
+    def check_order(self, key: AppKey, asked: Asked, indexes: Iterable[int]) -> None:
+        """I10: an ack was taken, so nothing that must come before these is unsettled: it would never be done first."""
+        rules, standing = self.rules_of(key[0], key[1]), self.standing(key)
+        if not rules.keeps_order or standing.epoch != asked.epoch or standing.seeks_open or asked.seeks_open:
+            return
+        taken = set(indexes)
+        first = max(standing.skipped_to, standing.floor, self.kept_from.get((key[0], key[2]), 0))
+        seen = self.seen.get((key[0], key[2]), {})
+        for index in range(first, max(taken, default=0)):
+            if index in taken or self.may_pass(key, index):
+                continue
+            behind = [one for one in taken if one > index]
+            if rules.is_keyed and index in seen:
+                name = self.payloads[seen[index]].key
+                behind = [one for one in behind if one in seen and self.payloads[seen[one]].key == name]
+            if behind and (rules.is_strict or (index in seen and index in standing.delivered)):
+                violate("I10", f"{key}: an ack of {min(behind)} was taken, and {index} is not done with")
 
     def done_for_good(self, key: AppKey, asked: Asked, indexes: Iterable[int], now_ms: int) -> None:
         """The same for what whoever acked it surely had until then: it cannot fail any more.

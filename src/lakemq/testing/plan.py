@@ -341,6 +341,13 @@ def _draw_clients(rng: Random, plan: Plan) -> None:
             plan.observers.append(ObserverPlan(f"observer{number}", app, _form(rng), weather, gap_ms, seeks, filters))
 
 
+def draw_piecemeal(rng: Random, plan: Plan) -> None:
+    """Some consumers speak of each message by itself; drawn apart, so that the seeds of others stay as they are."""
+    for nth, one in enumerate(plan.consumers):
+        if rng.random() < 0.4:
+            plan.consumers[nth] = replace(one, habits=replace(one.habits, is_piecemeal=True))
+
+
 def _consumer(rng: Random, name: str, app: str) -> ConsumerPlan:
     habits = ConsumerHabits(
         count=rng.choice((1, 3, 10, 100)),

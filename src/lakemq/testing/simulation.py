@@ -40,6 +40,7 @@ from lakemq.testing.plan import (
     ProducerPlan,
     TransactorPlan,
     draw_archive,
+    draw_piecemeal,
     draw_plan,
     draw_visibility,
     later_consumer,
@@ -66,6 +67,7 @@ class Simulation:
         self.plan: Plan = draw_plan(self.rng)
         draw_archive(Random(f"archive of {seed}"), self.plan)
         draw_visibility(Random(f"visibility {seed}"), self.plan)
+        draw_piecemeal(Random(f"piecemeal {seed}"), self.plan)
         self.clock = SimClock()
         self.history = History()
         self.disk = SimDisk()

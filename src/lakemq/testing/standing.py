@@ -20,7 +20,12 @@ class Hold:
     since_ms: int
     end_ms: int
     indexes: set[int]
-    keys: set[str]
+    keys: dict[int, str]  # of its messages, where order is by key
+    span: frozenset[int] = frozenset()  # all that the lease was given
+
+    def keys_held(self) -> set[str]:
+        """The keys that it surely has in hand."""
+        return {key for index, key in self.keys.items() if index in self.indexes}
 
     def is_active(self, at_ms: int) -> bool:
         """Whether it has them at that time."""
@@ -29,7 +34,8 @@ class Hold:
 
 @dataclass(slots=True)
 class Release:
-    """A request that may end leases: on these messages, whoever has them (None: all), and all that a connection has."""
+    """A request that may end leases: on these messages, whoever has them (None: all), and all of the leases that a
+    connection has of them; without messages all that it has."""
 
     indexes: frozenset[int] | None
     connection: int = 0
@@ -37,7 +43,8 @@ class Release:
 
     def take_from(self, hold: Hold) -> None:
         """What a hold is not sure of any more."""
-        if self.indexes is None or hold.connection == self.connection:
+        is_its_own = hold.connection == self.connection and (not self.indexes or hold.span & self.indexes)
+        if self.indexes is None or is_its_own:
             hold.indexes.clear()
         else:
             hold.indexes -= self.indexes
