@@ -197,7 +197,7 @@ class Settling:
                 f"indexes {wrong[0]} to {wrong[1] - 1} of partition {partition} are not lent to this connection"
             )
         # Those that this speaks of. The connection may have others in the partition, of which nothing is said.
-        mine = [lease for lease, _ in shares if lease is not None and lease.consumer == consumer]
+        mine = loans.touched(partition, consumer, runs) if is_joyqueue or wishes is not None else []
         if lending.is_ordered or policy.is_sequential:
             self._check_order(lending, policy, partition, numbers, wishes, consumer)
         try:

@@ -138,6 +138,14 @@ class Loans:
             return known.leases[behind - 1]
         return next((lease for lease in _overlapping(known, index, index + 1) if index in lease.open), None)
 
+    def touched(self, partition: int, consumer: int, runs: Runs) -> list[Lease]:
+        """The leases of that consumer that were given any of these messages, settled or not."""
+        known = self._partitions.get(partition)
+        if known is None:
+            return []
+        found = [lease for first, after in runs for lease in _overlapping(known, first, after)]
+        return list(dict.fromkeys(lease for lease in found if lease.consumer == consumer))
+
     def begins_lease(self, partition: int, consumer: int, index: int) -> bool:
         """Whether that is the first message which that consumer has in a lease and has not settled."""
         lease = self.lease_of(partition, index)

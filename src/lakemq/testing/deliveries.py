@@ -104,7 +104,8 @@ class Deliveries:
         rules, standing = self.rules_of(key[0], key[1]), self.standing(key)
         is_shared = rules.policy.is_concurrent or key[2] == RETRY_PARTITION
         if rules.policy.is_concurrent and key[2] != RETRY_PARTITION:
-            held = sum(len(one.indexes) for one in standing.holds if one.is_active(new.since_ms))
+            before = [one for one in standing.holds if one.since_ms < new.since_ms and one.is_active(new.since_ms)]
+            held = sum(len(one.indexes) for one in before)
             if held >= rules.policy.concurrent_prefetch_size:
                 violate("I14", f"{key}: {held} messages are in hand, and {new.connection} was lent more")
         for hold in standing.holds:
