@@ -19,7 +19,7 @@ class LakeMQError(Exception):
 
     status: ClassVar[int | None] = None  # one byte on the wire; None: never travels
     retriable: ClassVar[bool] = False
-    maybe_written: ClassVar[bool] = False
+    maybe_written: bool = False  # of a class; an error may know better, if an earlier try had no answer
     in_seed: ClassVar[bool] = True  # False: not in the jmq4 table, but known to JoyQueue clients, or local
     cause: ClassVar[str] = "LakeMQ could not do what was asked."
     fix: ClassVar[str] = "Read the detail; `lakemq errors` lists all errors with their causes."

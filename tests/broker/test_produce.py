@@ -686,6 +686,51 @@ def test_several_messages_with_ids_are_each_remembered_at_their_place():
     assert life.stored() == [b"0", b"1", b"2"]
 
 
+def block_with_ids(*ids):
+    parts = [pack(message_of(b"%d" % nth, attributes={"UNIQ_ID": one} if one else {})) for nth, one in enumerate(ids)]
+    return MessageBlock(len(parts), (bytearray(b"".join(parts)),))
+
+
+@both
+@pytest.mark.parametrize("end", [None, "kill"])
+def test_I04_known_ids_of_a_batch_are_answered_with_their_place_and_the_others_are_stored(dialect, end):
+    life = make_broker()
+    first = sends(life.peer(dialect=dialect), b"first", "b")[1]
+    if end:
+        getattr(life, end)()
+    code, results = life.peer(dialect=dialect).produce(block=block_with_ids("a", "b", "", "c", "a"))
+    assert code == 0
+    assert [one.index for one in results] == [1, first.index, 2, 3, 1]
+    assert life.stored() == [b"first", b"0", b"2", b"3"]
+    code, again = life.peer(dialect=dialect).produce(block=block_with_ids("a", "b", "c"))
+    assert (code, [one.index for one in again]) == (0, [1, 0, 3])
+    assert life.appended() == 4
+
+
+def test_an_answer_with_known_and_new_messages_waits_for_the_sync_of_both():
+    life = make_broker()
+    peer = life.peer()
+    life.sync()
+    peer.send(peer.produce_command(b"x", qos=Qos.WRITE, attributes={"UNIQ_ID": "a"}))
+    life.engine.end_turn()
+    again = peer.produce_command(qos=Qos.FLUSH, block=block_with_ids("a"))
+    assert moment_of_answer(life, peer, again, 1) == SYNCED
+
+
+@pytest.mark.parametrize("end", ["restart", "kill"])
+def test_the_id_of_a_message_that_waits_keeps_its_partition(end):
+    life = make_broker()
+    due = {"UNIQ_ID": "1", "DELIVER_AT": str(life.clock.wall_ms() + 60_000)}
+    code, (result,) = life.peer().produce(b"later", partition=1, attributes=due)
+    assert (code, result.partition) == (0, 1)
+    for _ in range(2):
+        again = life.peer().produce(b"later", partition=1, attributes=due)
+        assert (again[0], again[1][0].partition, again[1][0].index) == (0, 1, -1)
+        getattr(life, end)()
+    life.pass_ms(60_000)
+    assert life.stored(partition=1) == [b"later"]
+
+
 # --- time-outs -------------------------------------------------------------------------------------------------------
 
 

@@ -306,8 +306,8 @@ class FakeCluster:
             fields, end = read_fields(data, at)
             attributes = decode_attributes(fields.attributes)
             uniq = attributes.get("UNIQ_ID")
-            if uniq is not None and uniq in self.uniq:
-                place = self.uniq[uniq]
+            if uniq is not None and (connection.broker, uniq) in self.uniq:
+                place = self.uniq[connection.broker, uniq]
             elif int(attributes.get("DELIVER_AT", 0)) > self.clock.wall_ms():
                 self.delayed.append((int(attributes["DELIVER_AT"]), wish.topic, fields.body))
                 place = found.partition, -1
@@ -319,7 +319,7 @@ class FakeCluster:
                 partition.messages.append((partition.next_index, count, bytes(one)))
                 partition.next_index += count
                 if uniq is not None:
-                    self.uniq[uniq] = place
+                    self.uniq[connection.broker, uniq] = place  # which no other broker knows
             is_known = qos_of_level(wish.qos_level, DOCUMENTED) in (Qos.FLUSH, Qos.WRITE)
             results.append(produce.ProduceResult(place[0], place[1] if is_known else -1, 0))
             at = end

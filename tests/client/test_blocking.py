@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+import lakemq
 from client.fake_broker import FakeCluster
 from client.fix_client import fake_client
 from lakemq.client.errors import BrokerUnreachableError, BufferFullError, ClosedError, SendTimeoutError
@@ -259,6 +260,107 @@ def test_a_message_with_a_key_stays_in_its_partition_when_tried_again():
         cluster.fail(ProduceMessage, BrokerBusyError(), times=2)
         assert mq.send("orders", b"b", key="k").partition == place
     assert cluster.stored()[place] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("way", ["swallow", "drop"])
+@pytest.mark.parametrize("kind", ["send", "send_many", "send_soon"])
+def test_I04_after_an_unknown_outcome_a_message_with_an_id_goes_to_no_other_broker(way, kind):
+    """Which would not know the id, and store it again."""
+    for seed in range(10):
+        cluster = FakeCluster(brokers=3)
+        with fake_client(cluster, chance=Random(seed).random) as mq:
+            getattr(cluster, way)(ProduceMessage, times=2, is_stored=True)
+            if kind == "send":
+                receipt = mq.send("orders", b"x", uniq_id="order-1")
+            elif kind == "send_many":
+                report = mq.send_many("orders", [Message(b"x", uniq_id="order-1")])
+                assert report.failed == []
+                (receipt,) = report.ok
+            else:
+                receipt = mq.send_soon("orders", b"x", uniq_id="order-1").result()
+        assert cluster.bodies() == [b"x"]
+        assert cluster.stored()[receipt.partition][receipt.offset] == b"x"
+
+
+def test_I04_a_message_with_an_id_goes_where_its_id_says_whoever_sends_it():
+    cluster = FakeCluster(brokers=3, partitions=6)
+    for seed in range(5):
+        with fake_client(cluster, chance=Random(seed).random) as mq:
+            for number in range(20):
+                mq.send("orders", b"%d" % number, uniq_id=f"order-{number}")
+    assert sorted(cluster.bodies()) == sorted(b"%d" % number for number in range(20))
+    assert all(cluster.stored()), "over all partitions"
+
+
+def test_a_message_with_an_id_whose_broker_is_away_goes_elsewhere_if_nothing_was_sent():
+    cluster = FakeCluster(brokers=3, partitions=3)
+    cluster.stop(2)
+    with fake_client(cluster) as mq:
+        for number in range(12):
+            mq.send("orders", b"x", uniq_id=f"order-{number}")
+    assert [len(one) > 0 for one in cluster.stored()] == [True, False, True]
+
+
+@pytest.mark.parametrize("error", [BrokerBusyError(), BadParameterError("no"), NotLeaderError()])
+def test_once_unknown_an_outcome_stays_unknown(cluster, error):
+    with fake_client(cluster) as mq:
+        cluster.drop(ProduceMessage, times=1, is_stored=True)
+        cluster.fail(ProduceMessage, error, times=10**6)
+        with pytest.raises(type(error)) as caught:
+            mq.send("orders", b"x")
+    assert cluster.bodies() == [b"x"]
+    assert caught.value.maybe_written
+    assert "may be stored" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["send_soon", "send_many"])
+def test_once_unknown_an_outcome_stays_unknown_in_batches(cluster, kind):
+    with fake_client(cluster, delivery_timeout_ms=5000) as mq:
+        cluster.swallow(ProduceMessage, times=1, is_stored=True)
+        cluster.fail(ProduceMessage, BadParameterError("no"), times=50)
+        if kind == "send_soon":
+            error = mq.send_soon("orders", b"x").exception()
+        else:
+            ((_, error),) = mq.send_many("orders", [b"x"]).failed
+    assert cluster.bodies() == [b"x"]
+    assert error.maybe_written
+
+
+def test_a_refusal_alone_is_no_unknown_outcome(mq, cluster):
+    cluster.fail(ProduceMessage, BadParameterError("no"))
+    with pytest.raises(BadParameterError) as caught:
+        mq.send("orders", b"x")
+    assert not caught.value.maybe_written
+
+
+def test_what_was_on_its_way_when_the_client_is_closed_may_be_stored(cluster):
+    mq = fake_client(cluster)
+    mq.send("orders", b"warm")
+    cluster.swallow(ProduceMessage, times=50, is_stored=True)
+    future = mq.send_soon("orders", b"x")
+    with pytest.raises(lakemq.LakeMQError):
+        mq.flush(timeout="100ms")
+    mq.close()
+    assert b"x" in cluster.bodies()
+    assert future.exception().maybe_written
+
+
+@pytest.mark.parametrize("hangs_at", [AddConnection, AddProducer, FetchCluster, ProduceMessage])
+def test_a_broker_that_hangs_leaves_time_for_the_others(hangs_at):
+    """Connections are taken, and nothing is answered: three tries within the time, at different brokers."""
+    for seed in range(6):
+        cluster = FakeCluster(brokers=2)
+        with fake_client(cluster, chance=Random(seed).random) as mq:
+            if hangs_at is ProduceMessage:
+                mq.send("orders", b"warm")
+            cluster.swallow(hangs_at, times=10**6, broker=1)
+            began_ms = cluster.clock.now_ms
+            for _ in range(3):
+                is_elsewhere = mq.send("orders", b"x").partition % 2 == 1
+                assert is_elsewhere or hangs_at in (AddConnection, FetchCluster), (
+                    "which was there, or is asked elsewhere"
+                )
+            assert cluster.clock.now_ms - began_ms < 5000, "and the second and third do not wait for it again"
 
 
 def test_a_moved_leader_is_found(mq):

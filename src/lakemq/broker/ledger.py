@@ -13,7 +13,7 @@ from lakemq.broker.tracing import Tracing
 from lakemq.cluster.metadata import Metadata, pack_change, unpack_change
 from lakemq.delivery.ack_index import AckIndexes, AckRow, pack_rows, unpack_rows
 from lakemq.delivery.dead_letters import DeadLetters
-from lakemq.delivery.delay_record import ADD, ADD_BYTES, NOTE_MARK
+from lakemq.delivery.delay_record import ADD, ADD_BYTES, NOTE_MARK, unpack_add
 from lakemq.delivery.delays import Delays
 from lakemq.delivery.expiring import Expiring
 from lakemq.delivery.intervals import Undo
@@ -119,7 +119,8 @@ class State:
         elif kind == RecordType.DELAY:
             self.delays.apply(header, payload, position)
             if payload[0] == ADD:
-                self.uniq_ids.apply(header.topic, payload[ADD_BYTES:], 0, header.store_time_ms)
+                messages, partition = payload[ADD_BYTES:], unpack_add(payload).partition
+                self.uniq_ids.apply(header.topic, messages, 0, header.store_time_ms, delayed_to=partition)
         elif kind == RecordType.TRANSACTION:
             self.transactions.apply(header, payload, position)
         elif kind in (RecordType.TOPIC, RecordType.POLICY):

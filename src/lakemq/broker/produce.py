@@ -7,7 +7,8 @@ by `take_run`, many at a time and without being taken apart; everything else com
 import struct
 import zlib
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from lakemq.broker.access import Access
 from lakemq.broker.answers import code_of, encode, send
@@ -18,10 +19,11 @@ from lakemq.broker.ledger import Ledger
 from lakemq.broker.metrics import Metrics
 from lakemq.broker.produce_routes import TIMEOUT_MAX_MS, ProduceRoutes
 from lakemq.broker.sessions import Connection, ProduceRoute, Sessions
-from lakemq.broker.special import NOTHING, Specials, named
+from lakemq.broker.special import NOTHING, Specials, Wishes, named, without
 from lakemq.broker.transacting import Transacting
 from lakemq.broker.waiters import Buffers, CommandReply, Reply, Waiters
 from lakemq.cluster.metadata import Topic
+from lakemq.delivery.uniq import Place
 from lakemq.errors import (
     BadParameterError,
     LakeMQError,
@@ -67,6 +69,16 @@ class _Stored:
         code = self.code or refused_code
         results = (_NOWHERE,) * self.message_count if code else self.results
         return TopicProduceResults(self.topic, code, results)
+
+
+class _Load(NamedTuple):
+    """Messages of one request for one partition."""
+
+    topic: Topic
+    partition: int
+    messages: bytearray | memoryview
+    message_count: int
+    index_count: int
 
 
 class RunReply(Reply):
@@ -279,34 +291,42 @@ class Producing:
         wishes = NOTHING
         if any_special(messages, 0, block.count, found.partition):
             wishes = self._specials.wishes(topic.number, app, messages, block.count, now)
-        if wishes.known is not None:  # stored before: this is the answer that got lost
-            sent_ms = _RESULT_PLACE.unpack_from(messages)[2]
-            stored.results = (ProduceResult(wishes.known.partition, wishes.known.first_index, sent_ms),)
-            stored.end_position = wishes.known.end_position
+        load = _Load(topic, partition, messages, block.count, found.index_count)
+        if not wishes.known:
+            self._put(connection, load, app, wishes, is_over, stored, now)
             return
+        sent_ms = [one.start_time_ms for one in _results_of(messages, block.count, partition)]
+        others = without(messages, block.count, wishes.known)
+        if others:  # the answer to some of them got lost, or they are named twice: the others are new all the same
+            count = block.count - len(wishes.known)
+            load = _Load(topic, partition, others, count, scan(others, 0, len(others), count).index_count)
+            self._put(connection, load, app, wishes, is_over, stored, now)
+        stored.results = _merged(stored.results, wishes.known, sent_ms)
+        ends = [place.end_position for place in wishes.known.values() if isinstance(place, Place)]
+        stored.end_position = max(stored.end_position, *ends, 0)
+
+    def _put(
+        self, connection: Connection, load: _Load, app: str, wishes: Wishes, is_over: bool, stored: _Stored, now: Now
+    ) -> None:
+        """Messages that are all new go where they belong: to an operator, until they are due, to their partition."""
+        topic, partition, messages, count, index_count = load
+        nowhere_yet = (ProduceResult(partition, -1, -1),) * count
         if is_over:
             parked = None
             if wishes.due_ms is None:  # what is to wait would wait for an operator instead
-                parked = self.park(topic, partition, app, messages, block.count, found.index_count, now)
+                parked = self.park(topic, partition, app, messages, count, index_count, now)
             if parked is None:
                 raise RateLimitedError("the app has used up its rate for sending")
             stored.end_position = parked
-            stored.results = (ProduceResult(partition, -1, -1),) * block.count
+            stored.results = nowhere_yet
             return
         if wishes.due_ms is not None:
             if wishes.note is not None:
-                messages = named(messages, block.count, app)
+                messages = named(messages, count, app)
             stored.end_position = self._delaying.put(
-                topic,
-                partition,
-                messages,
-                block.count,
-                found.index_count,
-                wishes.due_ms,
-                connection.port.address,
-                now,
+                topic, partition, messages, count, index_count, wishes.due_ms, connection.port.address, now
             )
-            stored.results = (ProduceResult(partition, -1, -1),) * block.count
+            stored.results = nowhere_yet
             if wishes.ids:
                 self._specials.remember(topic.number, app, messages, partition, stored.end_position, now)
             return
@@ -314,8 +334,8 @@ class Producing:
             topic.number,
             partition,
             messages,
-            block.count,
-            found.index_count,
+            count,
+            index_count,
             term=self._ledger.term,
             now_ms=now.wall_ms,
             client_address=connection.port.address,
@@ -327,16 +347,16 @@ class Producing:
             first, after, end = appended
             self._ledger.tracing.stored(traced, end, partition, first, after, messages, now.wall_ms)
         if wishes.note is not None:  # what was stamped is a copy
-            stamp(messages, 0, block.count, partition, appended.first_index, self._ledger.term, now.wall_ms)
+            stamp(messages, 0, count, partition, appended.first_index, self._ledger.term, now.wall_ms)
         if wishes.ids:
             self._specials.remember(topic.number, app, messages, partition, appended.end_position, now)
         if wishes.may_expire:
             self._ledger.state.expiring.add(topic.number, partition)
         if stored.qos.strength > Qos.RECEIVE.strength:
-            stored.results = _results_of(messages, block.count, partition)
+            stored.results = _results_of(messages, count, partition)
         else:
-            stored.results = (ProduceResult(partition, -1, -1),) * block.count
-        self._metrics.messages_in[topic.name] += found.index_count
+            stored.results = nowhere_yet
+        self._metrics.messages_in[topic.name] += index_count
         self._metrics.bytes_in[topic.name] += len(messages)
 
     def _partition_of(self, topic: Topic, messages: memoryview | bytearray, wanted: int, dialect: Dialect) -> int:
@@ -361,6 +381,23 @@ class Producing:
 
 def _key_hash(fields: MessageFields) -> int:
     return zlib.crc32(fields.business_id) if fields.business_id else 0
+
+
+def _merged(
+    new: tuple[ProduceResult, ...], known: Mapping[int, Place | int], sent_ms: list[int]
+) -> tuple[ProduceResult, ...]:
+    """The results of all messages of a request: of those that were stored now, and of those that were before."""
+    results: list[ProduceResult] = []
+    fresh = iter(new)
+    for nth, sent in enumerate(sent_ms):
+        place = known.get(nth)
+        if place is None:
+            results.append(next(fresh))
+        elif isinstance(place, Place):
+            results.append(ProduceResult(place.partition, place.first_index, sent))
+        else:
+            results.append(results[place])
+    return tuple(results)
 
 
 def _results_of(messages: memoryview | bytearray, count: int, partition: int) -> tuple[ProduceResult, ...]:

@@ -3,7 +3,8 @@
 Only messages that say something of the kind come here (`produce_run.any_special`).
 """
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Container, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -16,12 +17,14 @@ from lakemq.delivery.uniq import UNIQ_ID, Place, UniqKey, ids_of
 from lakemq.errors import BadParameterError, SerializationError
 from lakemq.record import Buffer, attributes_of, read_fields, write_fields
 
+_LENGTH = struct.Struct(">i")
+
 
 class Wishes(NamedTuple):
     """What the messages of one topic of a request ask for."""
 
     ids: list[UniqKey] = []  # noqa: RUF012  # never changed
-    known: Place | None = None  # the only message was stored before, there
+    known: dict[int, Place | int] = {}  # noqa: RUF012  # which were stored before and where, or repeat one before them
     due_ms: int | None = None  # they wait until then
     may_expire: bool = False
     note: bytes | None = None
@@ -39,25 +42,26 @@ class Specials:
 
     def wishes(self, topic: int, app: str, messages: Buffer, count: int, now: Now) -> Wishes:
         """What `count` scanned messages ask for; BadParameterError if that cannot be."""
-        ids: list[UniqKey] = []
+        ids: dict[UniqKey, int] = {}
+        known: dict[int, Place | int] = {}
         dues: set[int | None] = set()
         may_expire, is_nameless = False, False
-        for attributes, sender in _each(messages, count):
-            dues.add(self._delaying.due_of(attributes, now))
-            may_expire = may_expire or EXPIRE in attributes
+        for nth, (attributes, sender) in enumerate(_each(messages, count)):
             uniq_id = attributes.get(UNIQ_ID)
             if uniq_id:
-                ids.append((topic, sender or app, uniq_id))
+                key = topic, sender or app, uniq_id
+                place = self._ledger.state.uniq_ids.find(key, now.wall_ms)
+                if place is not None or key in ids:
+                    known[nth] = place if place is not None else ids[key]
+                    continue  # whatever else it asks for was done then
+                ids[key] = nth
                 is_nameless = is_nameless or not sender
+            dues.add(self._delaying.due_of(attributes, now))
+            may_expire = may_expire or EXPIRE in attributes
         if len(dues) > 1:
             raise BadParameterError("messages that wait until different times must be sent in requests of their own")
-        places = [self._ledger.state.uniq_ids.find(key, now.wall_ms) for key in ids]
         note = SENDER_MARK + app.encode() if is_nameless else None
-        if any(places) or len(set(ids)) != len(ids):
-            if count > 1:
-                raise BadParameterError("a message with a UNIQ_ID that was sent before must be sent again alone")
-            return Wishes(known=places[0])
-        return Wishes(ids, None, dues.pop() if dues else None, may_expire, note)
+        return Wishes(list(ids), known, dues.pop() if dues else None, may_expire, note)
 
     def remember(self, topic: int, app: str, messages: Buffer, partition: int, end_position: int, now: Now) -> None:
         """Messages with new ids were stored; their records end there."""
@@ -66,6 +70,18 @@ class Specials:
             key = topic, sender, uniq_id
             uniq_ids.add(key, Place(partition, index, end_position, now.wall_ms))
             self._ledger.undo_with(end_position, partial(uniq_ids.discard, key))
+
+
+def without(messages: Buffer, count: int, left_out: Container[int]) -> bytearray:
+    """The messages but for those that are left out, by their place among them."""
+    kept = bytearray()
+    at = 0
+    for nth in range(count):
+        start = at
+        at += _LENGTH.unpack_from(messages, at)[0]
+        if nth not in left_out:
+            kept += memoryview(messages)[start:at]
+    return kept
 
 
 def named(messages: Buffer, count: int, app: str) -> bytearray:

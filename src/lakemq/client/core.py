@@ -4,7 +4,7 @@ Pure: events come in (`opened`, `received`, `lost`, `tick`), effects go out (`ta
 before each. Work that waits is written as steps (`promise.py`).
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 from lakemq.client.address import Address
@@ -43,6 +43,7 @@ SHARED = 0  # the owner of connections for all but consumers
 
 _NOBODY: set[int] = set()
 _UNTIL_TOLD_MS = 1 << 62
+_SHARES_MAX = 3  # so many brokers are asked within the time of one request, if those before them hang
 
 # After these, what we know of the topic is wrong or out of date.
 SPOILING = (
@@ -200,16 +201,18 @@ class Core:
             if left_ms:
                 raise LeftAloneError(f"{address} could not be reached; the next try is in {left_ms} ms", left_ms)
             session = self._open(address, owner, deadline_ms)
-        ready: Session = yield session.ready
-        return ready
+        yield self.within(session.ready, deadline_ms)
+        if not session.ready.is_done:
+            raise BrokerUnreachableError(f"{address} did not take part in a greeting in time")
+        return session.ready.result()
 
     def reach(self) -> Steps[Session]:
         """A connection to any broker; the error of the last one asked if there is none."""
         deadline_ms = self.now_ms + self.config.timeout_ms
         failure: LakeMQError = BrokerUnreachableError()
-        for address in self._places():
+        for address, until_ms in self._places_until(deadline_ms):
             try:
-                return (yield from self.connected(address, SHARED, deadline_ms))
+                return (yield from self.connected(address, SHARED, until_ms))
             except (BrokerUnreachableError, ConnectionLostError, RequestTimeoutError) as error:
                 failure = error
         raise failure
@@ -349,10 +352,10 @@ class Core:
     def _ask_cluster(self, topic: str, app: str) -> Steps[Route]:
         deadline_ms = self.now_ms + self.config.timeout_ms
         failure: LakeMQError | None = None
-        for address in self._places():
+        for address, until_ms in self._places_until(deadline_ms):
             try:
-                session = yield from self.connected(address, SHARED, deadline_ms)
-                ack = yield self.ask(session, FetchCluster((topic,), app), deadline_ms)
+                session = yield from self.connected(address, SHARED, until_ms)
+                ack = yield self.ask(session, FetchCluster((topic,), app), until_ms)
             except AuthenticationError:
                 raise
             except LakeMQError as error:
@@ -367,6 +370,13 @@ class Core:
             failure = TopicNotFoundError(topic)
         assert failure is not None, "there is always a place to ask"
         raise failure
+
+    def _places_until(self, deadline_ms: int) -> Iterator[tuple[Address, int]]:
+        """Whom to ask and until when to wait: one that hangs leaves time for the others."""
+        places = self._places()
+        for nth, address in enumerate(places):
+            left_ms = max(deadline_ms - self.now_ms, 1)
+            yield address, self.now_ms + max(left_ms // min(len(places) - nth, _SHARES_MAX), 1)
 
     def _places(self) -> list[Address]:
         """Whom to ask, those we are connected to first, in an order that differs from client to client."""

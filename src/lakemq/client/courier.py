@@ -2,8 +2,9 @@
 
 Pure steps over the core. A try that surely stored nothing and only came to the wrong place, or to nobody, costs time
 but no try: such a message waits for a new leader as long as its deadline lets it. An outcome that is unknown is tried
-again only where a second copy is allowed or impossible. Of an ordered partition one parcel is under way at a time, so
-that a second try cannot change the order.
+again only where a second copy is allowed, then at another broker, or impossible, then at the broker that may have the
+first copy and knows its id. Once unknown it stays so until that very message is confirmed. Of an ordered partition one
+parcel is under way at a time, so that a second try cannot change the order.
 """
 
 from collections import deque
@@ -13,11 +14,13 @@ from lakemq.client.config import QOS_OF_ACKS
 from lakemq.client.core import SHARED, Core
 from lakemq.client.errors import (
     BrokerUnreachableError,
+    ClosedError,
     ConnectionLostError,
     LeftAloneError,
     NotSentError,
     RequestTimeoutError,
     SendTimeoutError,
+    made_unknown,
 )
 from lakemq.client.parcel import Parcel
 from lakemq.client.produce_frame import produce_frame, read_produce_ack
@@ -55,6 +58,7 @@ _PATIENT = (
 )
 _ALL = -1
 _PAUSE_MS_MIN = 20
+_SHARE_MS_MIN = 300  # shorter than this, a busy broker would be taken for one that hangs
 _NOBODY: set[int] = set()
 
 
@@ -155,23 +159,30 @@ class Courier:
     def _deliver(self, parcel: Parcel, first_error: LakeMQError | None = None) -> Steps[bool]:
         tried: set[int] = set()
         failures = requests = 0
+        is_unknown = False  # once a try had no answer; only an answer that says where the message is ends that
         while True:
             try:
                 if first_error is not None:
                     error, first_error = first_error, None
-                    raise error
+                    raise _unanswered(error)
                 yield from self._try(parcel, tried)
                 return False
             except LakeMQError as error:
                 self._core.spoil(error, parcel.topic, self._app)
                 failures += 1
                 requests += not isinstance(error, _PATIENT)
+                is_unknown = is_unknown or error.maybe_written
+                if is_unknown:
+                    parcel.stay()
                 if not self._may_try_again(error, parcel, requests, failures):
-                    raise _final(error, parcel, failures) from error.__cause__
+                    raise _final(error, parcel, failures, is_unknown) from error.__cause__
                 pause_ms = self._pause(error, parcel, failures)
                 if self._core.now_ms + pause_ms >= parcel.deadline_ms:
-                    raise _final(error, parcel, failures) from error
-                yield self._core.sleep(pause_ms)
+                    raise _final(error, parcel, failures, is_unknown) from error
+                try:
+                    yield self._core.sleep(pause_ms)
+                except ClosedError as closed:
+                    raise made_unknown(closed) if is_unknown else closed from None
 
     def _try(self, parcel: Parcel, tried: set[int]) -> Steps[None]:
         core, deadline_ms = self._core, parcel.deadline_ms
@@ -180,13 +191,16 @@ class Courier:
             route = yield from core.route(parcel.topic, self._app, deadline_ms)
         partition, broker = self._choose(route, parcel, tried)
         tried.add(broker.id)
-        session = core.ready_session(broker.address, SHARED)
-        if session is None:
-            session = yield from core.connected(broker.address, SHARED, deadline_ms)
-        yield from core.introduced(session, AddProducer, parcel.topic, self._app, deadline_ms)
+        others = len(route.brokers.keys() - tried) if parcel.partition is None and parcel.key is None else 0
+        # Time for the others; and what can be sent again without harm is not left in the hands of one lost answer.
+        tries_left = self._config.tries if parcel.has_ids else min(others + 1, self._config.tries)
+        share_ms = max((deadline_ms - core.now_ms) // tries_left, 1)
+        session = yield from self._session(parcel, broker, core.now_ms + share_ms if others else deadline_ms)
         timeout_ms = self._config.timeout_ms
-        if parcel.partition is None and parcel.key is None and not route.brokers.keys() <= tried:
-            timeout_ms = min(timeout_ms, route.producer_policy.timeout_ms or timeout_ms)  # time for the others
+        if others:
+            timeout_ms = min(timeout_ms, route.producer_policy.timeout_ms or timeout_ms)
+        if parcel.has_ids or (others and self._config.retry_unknown):
+            timeout_ms = min(timeout_ms, max(share_ms, _SHARE_MS_MIN))
         parcel.address_to(partition)
         try:
             ack = yield self._ask(session, parcel, timeout_ms)
@@ -194,15 +208,34 @@ class Courier:
         except ProducerNotFoundError:
             session.introduced.pop((AddProducer, parcel.topic, self._app), None)
             raise
-        except ServiceUnavailableError:
+        except (ServiceUnavailableError, RequestTimeoutError):
             core.avoid(broker.address)
             raise
+        except ClosedError as error:
+            raise _unanswered(error) from None
         parcel.partition = partition
+
+    def _session(self, parcel: Parcel, broker: Broker, until_ms: int) -> Steps[Session]:
+        """A connection that knows what we send; whatever goes wrong until then, nothing of the parcel has left."""
+        core = self._core
+        session = core.ready_session(broker.address, SHARED)
+        try:
+            if session is None:
+                session = yield from core.connected(broker.address, SHARED, until_ms)
+            yield from core.introduced(session, AddProducer, parcel.topic, self._app, until_ms)
+        except (RequestTimeoutError, ConnectionLostError) as error:
+            core.avoid(broker.address)
+            raise BrokerUnreachableError(str(error)) from error
+        except BrokerUnreachableError:
+            core.avoid(broker.address)
+            raise
+        return session
 
     def _choose(self, route: Route, parcel: Parcel, tried: set[int]) -> tuple[int, Broker]:
         partition = parcel.partition
         if partition is None:
-            partition = self.selector.select(self._writable(route, tried), parcel.key, parcel.is_ordered)
+            writable = self._writable(route, tried)
+            partition = self.selector.select(writable, parcel.key, parcel.is_ordered, parcel.id_to_route_by)
         elif partition not in route.partitions:
             raise BadParameterError(f"{parcel.topic} has no partition {partition}; it has {len(route.partitions)}")
         broker = route.leaders.get(partition)
@@ -286,8 +319,15 @@ def _placing(ack: "tuple[int, list[tuple[int, int]]] | ProduceMessageAck", parce
     return places
 
 
-def _final(error: LakeMQError, parcel: Parcel, failures: int) -> LakeMQError:
+def _unanswered(error: LakeMQError) -> LakeMQError:
+    """What became of a request that had left: closing the client in mid-air leaves its outcome unknown."""
+    return made_unknown(error) if isinstance(error, ClosedError) else error
+
+
+def _final(error: LakeMQError, parcel: Parcel, failures: int, is_unknown: bool) -> LakeMQError:
     """What the user is told: the broker's own error; where nobody answered, that the time was over."""
+    if is_unknown and not error.maybe_written:
+        return made_unknown(error)
     if isinstance(error, RequestTimeoutError | ConnectionLostError):
         told = SendTimeoutError(f"{parcel.topic}: {error} ({failures} tries)")
         told.__cause__ = error

@@ -80,6 +80,14 @@ class OutboxLockedError(ClientError):
     fix = "Give every process a directory of its own; a forked child needs one, too."
 
 
+def made_unknown(error: LakeMQError) -> LakeMQError:
+    """That error, saying that an earlier try may have stored the message: this one tells nothing about that."""
+    if not error.maybe_written:
+        error.maybe_written = True
+        error.args = (f"{error}; an earlier try had no answer, so it may be stored all the same",)
+    return error
+
+
 class AdminError(ClientError):
     cause = "The administration interface did not answer as expected."
     fix = "Check admin_url and the token, and that the broker was started with an administration port."

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from lakemq.client.config import Acks
+from lakemq.client.errors import made_unknown
 from lakemq.client.outgoing import Body, Message, Tags, body_bytes, key_bytes, tags_text
 from lakemq.client.parcel import ITEM_BYTES_MIN, Parcel
 from lakemq.client.producer import Producer
@@ -122,7 +123,8 @@ class Lanes:
         unfinished, self._unfinished = self._unfinished, {}
         self._open.clear()
         for parcel in unfinished:
-            parcel.done.fail(error)
+            has_left = parcel.sent_to is not None and parcel.placing is None
+            parcel.done.fail(made_unknown(type(error)(error.detail)) if has_left else error)
 
     def is_room(self, promise: Promise[Any]) -> bool:
         """Whether what `put` asked to wait for is room in the buffer."""

@@ -8,6 +8,7 @@ a backlog that is delivered in order, and what comes after it waits behind it.
 from collections import deque
 from itertools import count as counter
 
+from lakemq.attributes import UNIQ_ID, decode_attributes
 from lakemq.client.core import Core
 from lakemq.client.courier import Courier
 from lakemq.client.effects import Store
@@ -15,7 +16,9 @@ from lakemq.client.errors import ClientError, ClosedError
 from lakemq.client.outbox_log import Entry, OutboxLog
 from lakemq.client.parcel import Parcel
 from lakemq.client.promise import Promise, Steps, start
+from lakemq.client.selector import hash_partition
 from lakemq.errors import AuthenticationError, LakeMQError
+from lakemq.record import attributes_of
 
 _MERGED_BYTES_MAX = 1 << 20
 
@@ -57,6 +60,7 @@ class Outbox:
 
     def deliver(self, parcel: Parcel) -> Steps[bool]:
         """Keep a sealed parcel, then bring it to its broker; True if it will be brought there later."""
+        self._choose(parcel)
         entries, written = self._keep(parcel)
         try:
             yield written
@@ -83,6 +87,26 @@ class Outbox:
         self._strike(entries)
         return False
 
+    def _choose(self, parcel: Parcel) -> None:
+        """Where there are several brokers, choose the partition now and write it down.
+
+        Only the broker that got a message knows its id: after a crash it must not be sent to another.
+        """
+        route = self._core.router.last_known(parcel.topic, self._core.config.app)
+        if parcel.partition is None and parcel.key is None and route is not None and len(route.brokers) > 1:
+            selector = self._courier.selector
+            parcel.partition = selector.select(route, None, parcel.is_ordered, parcel.id_to_route_by)
+
+    def _partition_of(self, entry: Entry) -> int | None:
+        """Where an entry goes: as it says, or by its id if nobody could say when it was written."""
+        if entry.partition is not None or entry.key is not None:
+            return entry.partition
+        route = self._core.router.last_known(entry.topic, self._core.config.app)
+        if route is None or len(route.brokers) < 2 or not route.partitions:
+            return None
+        uniq_id = decode_attributes(attributes_of(entry.message, 0)).get(UNIQ_ID, "")
+        return hash_partition(uniq_id, route.partitions)
+
     def drain(self) -> None:
         """Deliver the backlog in order, as long as it takes."""
         if self._backlog and not self.is_draining:
@@ -96,10 +120,17 @@ class Outbox:
 
     def _drain(self) -> Steps[None]:
         failures = 0
+        core = self._core
         while self._backlog:
+            deadline_ms = core.now_ms + core.config.delivery_timeout_ms
+            topic = self._backlog[0].parcel.topic
+            if core.router.last_known(topic, core.config.app) is None:  # if that fails, so will what follows
+                yield core.settled(start(core.route(topic, core.config.app, deadline_ms)))
             jobs = self._next_jobs()
             parcel = jobs[0].parcel if len(jobs) == 1 else _parcel_of([e for job in jobs for e in job.entries])
-            parcel.deadline_ms = self._core.now_ms + self._core.config.delivery_timeout_ms
+            if parcel.partition is None:
+                parcel.partition = self._partition_of(jobs[0].entries[0])
+            parcel.deadline_ms = deadline_ms
             try:
                 yield from self._courier.deliver(parcel)
             except (ClosedError, AuthenticationError):
@@ -129,7 +160,7 @@ class Outbox:
         size = 0
         for job in self._backlog:
             first = jobs[0] if jobs else job
-            is_alike = _alike(job.entries[0]) == _alike(first.entries[0]) and len(job.entries) == 1
+            is_alike = self._alike(job.entries[0]) == self._alike(first.entries[0]) and len(job.entries) == 1
             if jobs and (not is_alike or size + job.parcel.size > _MERGED_BYTES_MAX):
                 break
             jobs.append(job)
@@ -137,6 +168,9 @@ class Outbox:
             if len(job.entries) > 1:
                 break
         return jobs
+
+    def _alike(self, entry: Entry) -> tuple[object, ...]:
+        return entry.topic, self._partition_of(entry), entry.key, entry.acks, entry.is_ordered
 
     def _keep(self, parcel: Parcel) -> tuple[list[Entry], Promise[None]]:
         """Note it down; the promise is kept once that is on disk."""
@@ -205,10 +239,6 @@ def _share_placing(parcel: Parcel, jobs: list[_Job]) -> None:
         job.parcel.partition = parcel.partition
         at += len(job.entries)
         job.done.resolve(None)
-
-
-def _alike(entry: Entry) -> tuple[object, ...]:
-    return entry.topic, entry.partition, entry.key, entry.acks, entry.is_ordered
 
 
 def _parcel_of(entries: list[Entry]) -> Parcel:

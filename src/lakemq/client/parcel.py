@@ -128,6 +128,7 @@ class Parcel:
         "futures",
         "has_ids",
         "heads",
+        "id_to_route_by",
         "is_open",
         "is_ordered",
         "is_queued",
@@ -135,6 +136,7 @@ class Parcel:
         "partition",
         "parts",
         "placing",
+        "sent_to",
         "size",
         "topic",
         "uniq_ids",
@@ -153,6 +155,8 @@ class Parcel:
         self.topic = topic
         self.partition = partition  # None: to be chosen when it leaves, by the key if there is one
         self.key = key
+        self.sent_to: int | None = None  # the partition of the last try
+        self.id_to_route_by: str | None = None  # the id that the user gave its first message
         self.acks = acks
         self.is_ordered = is_ordered
         self.is_open = True
@@ -200,6 +204,8 @@ class Parcel:
     ) -> int:
         """Put in a message that must be a MESSAGE of its own; `attributes` are all but its id. Its place."""
         self._close_carrier(wall_ms)
+        if uniq_id is not None and not self.count:
+            self.id_to_route_by = uniq_id
         uniq_id = self._put(body, key, attributes, wall_ms, priority=priority, count=1, uniq_id=uniq_id)
         if uniq_id is not None:
             self.uniq_ids[self.count] = uniq_id
@@ -215,8 +221,14 @@ class Parcel:
 
     def address_to(self, partition: int) -> None:
         """Write the partition into every MESSAGE."""
+        self.sent_to = partition
         for head in self.heads:
             _SHORT.pack_into(head, _PARTITION_OFFSET, partition)
+
+    def stay(self) -> None:
+        """A try had no answer: only the broker that got it knows its ids, so it goes nowhere else."""
+        if self.partition is None and self.has_ids:
+            self.partition = self.sent_to
 
     def where(self, place: int) -> tuple[int | None, int | None]:
         """Partition and index of a message, as far as the broker has said."""

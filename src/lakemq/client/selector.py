@@ -33,8 +33,12 @@ class PartitionSelector:
         """Whether the partition is the message's own and must stay the same when it is sent again."""
         return key is not None or is_ordered or route.is_ordered or self._rule == "hash"
 
-    def select(self, route: Route, key: str | None, is_ordered: bool = False) -> int:
-        """The partition to send to; NoPartitionGroupError if there is none."""
+    def select(self, route: Route, key: str | None, is_ordered: bool = False, uniq_id: str | None = None) -> int:
+        """The partition to send to; NoPartitionGroupError if there is none.
+
+        A message with an id and no key goes where its id says, as long as that partition can be written: only the
+        broker that has the first copy knows the id, and a program that sends it again may be another process by then.
+        """
         writable, bounds = route.candidates
         if not route.partitions or not writable:
             raise NoPartitionGroupError(f"no partition of {route.topic} has a leader")
@@ -45,6 +49,10 @@ class PartitionSelector:
             return chosen
         if self.is_by_key(route, key, is_ordered):
             return hash_partition(key or "", route.partitions)
+        if uniq_id is not None and len(route.brokers) > 1:
+            wanted = hash_partition(uniq_id, route.partitions)
+            if wanted in writable:
+                return wanted
         if self._rule == "round_robin":
             turn = self._turns.get(route.topic, 0)
             self._turns[route.topic] = turn + 1

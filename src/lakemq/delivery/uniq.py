@@ -60,12 +60,22 @@ class UniqIds:
         self._places.pop(key, None)
 
     def apply(
-        self, topic: int, messages: Buffer, end_position: int, stored_ms: int = NO_TIME, sender: str = ""
+        self,
+        topic: int,
+        messages: Buffer,
+        end_position: int,
+        stored_ms: int = NO_TIME,
+        sender: str = "",
+        delayed_to: int | None = None,
     ) -> None:
-        """Remember those of a stored record; `sender` is who sent what names no app itself."""
+        """Remember those of a stored record; `sender` is who sent what names no app itself.
+
+        Messages that wait have no place yet: `delayed_to` is the partition that they are for.
+        """
         if bytes(messages).find(_MARK) < 0:
             return
         for app, uniq_id, partition, index in ids_of(messages, sender):
+            partition = partition if delayed_to is None else delayed_to
             self.add((topic, app, uniq_id), Place(partition, index, end_position, stored_ms))
 
     def pack(self, kept: object = None) -> bytes:
