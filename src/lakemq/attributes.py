@@ -11,8 +11,9 @@ from lakemq.errors import BadParameterError, SerializationError
 
 TAGS = "TAGS"  # what filters look at
 KEYS = "KEYS"  # look-up keys
-EXPIRE = "EXPIRE"  # ms since 1970; past it the message is a dead letter
-DELIVER_AT = "DELIVER_AT"  # ms since 1970
+EXPIRE = "EXPIRE"  # ms since 1970, or +ms after it was stored; past it the message is a dead letter
+DELIVER_AT = "DELIVER_AT"  # ms since 1970, or +ms after the broker has taken it
+SPAN_MARK = "+"  # before a span: whose clock it is counted by is the broker's
 DELAY_LEVEL = "DELAY_LEVEL"  # 1–18
 UNIQ_ID = "UNIQ_ID"  # the producer's id, for de-duplication
 TRACE = "TRACE"  # W3C traceparent

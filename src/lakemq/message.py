@@ -63,6 +63,10 @@ class BatchItem:
     flag: int = 0
 
 
+_STORE_TIME_MAX = 0x7FFFFFFF
+_FAR_AHEAD = 1 << 62
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carrier:
     """What a message and a batch have in common: how and where they travel."""
@@ -83,6 +87,11 @@ class Carrier:
     index: int = UNSET_INDEX
     term: int = 0
     store_time_ms: int = 0  # after send_time_ms
+
+    @property
+    def stored_at_ms(self) -> int:
+        """When it was stored, by the server's clock; far ahead if the sender's is so wrong that there was no room."""
+        return self.send_time_ms + self.store_time_ms if self.store_time_ms < _STORE_TIME_MAX else _FAR_AHEAD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

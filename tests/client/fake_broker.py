@@ -308,8 +308,8 @@ class FakeCluster:
             uniq = attributes.get("UNIQ_ID")
             if uniq is not None and (connection.broker, uniq) in self.uniq:
                 place = self.uniq[connection.broker, uniq]
-            elif int(attributes.get("DELIVER_AT", 0)) > self.clock.wall_ms():
-                self.delayed.append((int(attributes["DELIVER_AT"]), wish.topic, fields.body))
+            elif self._due(attributes) > self.clock.wall_ms():
+                self.delayed.append((self._due(attributes), wish.topic, fields.body))
                 place = found.partition, -1
             else:
                 count = fields.flag if fields.system_code & 0x1000 else 1
@@ -324,6 +324,10 @@ class FakeCluster:
             results.append(produce.ProduceResult(place[0], place[1] if is_known else -1, 0))
             at = end
         return produce.ProduceMessageAck((produce.TopicProduceResults(wish.topic, 0, tuple(results)),))
+
+    def _due(self, attributes):
+        said = attributes.get("DELIVER_AT", "0")
+        return int(said) + (self.clock.wall_ms() if said.startswith("+") else 0)
 
     def _lend(self, connection, command):
         (wish,) = command.topics

@@ -36,10 +36,9 @@ def sent(cluster):
 
 @pytest.mark.parametrize("delay", ["2h", timedelta(hours=2), 7200, 7200.0])
 def test_a_delay_is_a_moment_to_the_broker(mq, cluster, delay):
-    before_ms = cluster.clock.wall_ms()
     receipt = mq.send("orders", b"x", delay=delay, headers={"v": "2"})
     (message,) = sent(cluster)
-    assert message.attributes == {"v": "2", "DELIVER_AT": str(before_ms + 2 * HOUR_MS)}
+    assert message.attributes == {"v": "2", "DELIVER_AT": f"+{2 * HOUR_MS}"}, "by the broker's clock"
     assert receipt.offset is None
     assert receipt.partition is not None
     assert receipt.message_id is None
@@ -59,14 +58,13 @@ def test_a_moment_that_is_past_is_no_delay(mq, cluster):
 
 
 def test_expiry_is_a_span_from_now_or_a_datetime(mq, cluster):
-    now_ms = cluster.clock.wall_ms()
     mq.send("orders", b"x", expire="1h")
     mq.send("orders", b"x", expire=datetime(2033, 5, 18, 3, 33, 20, tzinfo=UTC))
     mq.send("orders", b"x", delay="1h", expire="2h")
     first, second, third = sent(cluster)
-    assert first.attributes == {"EXPIRE": str(now_ms + HOUR_MS)}
+    assert first.attributes == {"EXPIRE": f"+{HOUR_MS}"}, "by the broker's clock"
     assert second.attributes == {"EXPIRE": "2000000000000"}
-    assert int(third.attributes["EXPIRE"]) - int(third.attributes["DELIVER_AT"]) == HOUR_MS
+    assert third.attributes["EXPIRE"] == f"+{HOUR_MS}", "after it is due"
 
 
 @pytest.mark.parametrize(

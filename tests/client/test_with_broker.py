@@ -171,3 +171,27 @@ def test_I10_by_key_other_keys_go_on(broker, mq):
     by_key = {key: [body for body in done if "abababcc"[int(body)] == key] for key in "abc"}
     assert by_key == {"a": [b"0", b"2", b"4"], "b": [b"1", b"3", b"5"], "c": [b"6", b"7"]}
     assert done.index(b"4") < done.index(b"1"), "of another key"
+
+
+# --- clocks that differ ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ahead_ms", [30_000, -30_000, 90 * 86_400_000, -90 * 86_400_000])
+def test_F41_spans_are_counted_by_the_brokers_clock(broker, monkeypatch, ahead_ms):
+    """Once a broker 30 s ahead delivered after 0.1 s what was to wait for 10 s."""
+    with broker.connect(app="shop") as mq:
+        wall_ms = mq._clock.wall_ms
+
+        class Behind:
+            monotonic_ms = mq._clock.monotonic_ms
+
+            def wall_ms(self):
+                return wall_ms() - ahead_ms
+
+        mq._clock = mq._pump._clock = Behind()
+        mq.send("orders", b"later", delay="10s")
+        mq.send("orders", b"short", expire="10s")
+        with mq.consumer("orders", group="g") as consumer:
+            assert bodies(consumer.receive(timeout="9s")) == [b"short"]
+            assert bodies(consumer.receive(timeout="9500ms")) == []
+            assert bodies(consumer.receive(timeout="2s")) == [b"later"]

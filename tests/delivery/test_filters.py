@@ -326,7 +326,7 @@ def _names(message):
 
 
 def wanted_runs(wanted, data, count):
-    return [tuple(picked[:4]) for picked in select(data, count, wanted, 0).picked]
+    return [tuple(picked[:4]) for picked in select(data, count, wanted, 0, 0).picked]
 
 
 @given(st.sampled_from(["*", "x", "x | y", "é", "1||10", "a = 'x' OR b = 1", "TAGS = 'x'"]), st.lists(_CARRIED))

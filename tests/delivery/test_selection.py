@@ -48,7 +48,7 @@ def indexes(runs):
 @given(MESSAGES, st.sampled_from(["", "red", "red || blue", "TAGS IS NULL"]))
 def test_each_is_delivered_left_out_or_expired(described, text):
     data, ranges = stored(described)
-    chosen = select(data, len(described), parse_filter(text), now_ms=100)
+    chosen = select(data, len(described), parse_filter(text), now_ms=100, stored_ms=50)
     wanted = {
         "": lambda tag: True,
         "red": lambda tag: tag == "red",
@@ -81,10 +81,19 @@ def test_those_before_the_first_whose_key_is_busy(described, busy):
 
 
 def test_what_expires_when():
-    assert not is_expired(b"EXPIRE=101", 100)
-    assert is_expired(b"EXPIRE=100", 100)
-    assert is_expired(b"a=b\nEXPIRE=7", 100)
-    assert not is_expired(b"EXPIRE=soon", 100)
-    assert not is_expired(b"EXPIRE=", 100)
-    assert not is_expired(b"EXPIRE=99999999999999999999", 1 << 62)
-    assert not is_expired(b"OTHER=1", 100)
+    assert not is_expired(b"EXPIRE=101", 100, 50)
+    assert is_expired(b"EXPIRE=100", 100, 50)
+    assert is_expired(b"a=b\nEXPIRE=7", 100, 50)
+    assert not is_expired(b"EXPIRE=soon", 100, 50)
+    assert not is_expired(b"EXPIRE=", 100, 50)
+    assert not is_expired(b"EXPIRE=99999999999999999999", 1 << 62, 50)
+    assert not is_expired(b"OTHER=1", 100, 50)
+
+
+def test_a_span_is_counted_from_when_it_was_stored():
+    assert not is_expired(b"EXPIRE=+51", 100, 50)
+    assert is_expired(b"EXPIRE=+50", 100, 50)
+    assert is_expired(b"EXPIRE=+0", 100, 50)
+    assert not is_expired(b"EXPIRE=+", 100, 50)
+    assert not is_expired(b"EXPIRE=++1", 100, 50)
+    assert not is_expired(b"EXPIRE=-1", 100, 50)

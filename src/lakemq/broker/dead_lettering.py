@@ -360,7 +360,8 @@ class DeadLettering:
         position, due_ms = row.position, self._clock.read(now)
         if row.cause == "expired" or (row.topic, row.partition) in state.expiring:
             message, _ = self._read(row)
-            if is_expired(encode_attributes(message.attributes), now.wall_ms):  # it would die at once
+            attributes = encode_attributes(message.attributes)
+            if is_expired(attributes, now.wall_ms, message.stored_at_ms):  # it would die at once
                 lasting = _changed(message.attributes, {EXPIRE: None})
                 position = self._keep(row, replace(message, attributes=lasting), now)
                 due_ms += _WRITTEN_BY_THEN_MS  # nobody can read it before

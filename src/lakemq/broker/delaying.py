@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from lakemq.attributes import DELAY_LEVEL, DELIVER_AT, TAGS, decode_attributes
+from lakemq.attributes import DELAY_LEVEL, DELIVER_AT, SPAN_MARK, TAGS, decode_attributes
 from lakemq.broker.access import Access
 from lakemq.broker.config import BrokerConfig
 from lakemq.broker.delay_reader import DelayReader
@@ -160,7 +160,8 @@ class Delaying:
         if at is not None:
             if level is not None:
                 raise BadParameterError(f"{DELIVER_AT} and {DELAY_LEVEL} are both given: which one counts?")
-            due_ms = _number_of(DELIVER_AT, at)
+            begin_ms = now_ms if at.startswith(SPAN_MARK) else 0
+            due_ms = begin_ms + _number_of(DELIVER_AT, at.removeprefix(SPAN_MARK))
         else:
             assert level is not None
             number = _number_of(DELAY_LEVEL, level)

@@ -185,7 +185,8 @@ class Lender:
         """A retry as this client takes it; None if it has expired, or cannot be handed out this time."""
         try:
             message, address = self._references.read(row.position, row.message_index)
-            is_over = is_expired(encode_attributes(message.attributes), self._clock.read(now))
+            attributes = encode_attributes(message.attributes)
+            is_over = is_expired(attributes, self._clock.read(now), message.stored_at_ms)
             data = self._references.as_retry(message, row.id, row.attempts + 1)
             block = MessageBlock(1, (data,), client_address=address)
             if connection.dialect is Dialect.JOYQUEUE:
@@ -428,7 +429,7 @@ class Lender:
         kept: Slices = []
         now_ms = self._clock.read(now)
         for one in slices:
-            chosen = select(one.messages, one.message_count, wanted, now_ms)
+            chosen = select(one.messages, one.message_count, wanted, now_ms, one.store_time_ms)
             if not chosen.left_out and not chosen.expired:
                 kept.append(one)
                 continue

@@ -325,7 +325,7 @@ def single(value: Message | BatchMessage, index: int) -> Message:
 def copy_of(message: Message, now: Now, more: dict[str, str]) -> Message:
     """The message to be stored anew, with further attributes."""
     attributes = {name: value for name, value in message.attributes.items() if name != UNIQ_ID}
-    if is_expired(encode_attributes(message.attributes), now.wall_ms):
+    if is_expired(encode_attributes(message.attributes), now.wall_ms, message.stored_at_ms):
         attributes.pop(EXPIRE, None)
     return replace(message, attributes={**attributes, **more})
 

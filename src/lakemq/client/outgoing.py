@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from lakemq.attributes import DELAY_LEVEL, DELIVER_AT, EXPIRE, TAGS, UNIQ_ID, encode_attributes
+from lakemq.attributes import DELAY_LEVEL, DELIVER_AT, EXPIRE, SPAN_MARK, TAGS, UNIQ_ID, encode_attributes
 from lakemq.client.duration import Duration, duration_ms, moment_ms
 from lakemq.errors import BadParameterError
 from lakemq.message import BUSINESS_ID_CHARACTERS_MAX
@@ -46,21 +46,27 @@ def scheduled(
     expire: Duration | datetime | None,
     wall_ms: int,
 ) -> Mapping[str, str] | None:
-    """Headers with the times that the broker goes by: not before, and not after. Both are moments, in ms since 1970."""
+    """Headers with the times that the broker goes by: not before, and not after.
+
+    What was given as a span is sent as one (`+ms`) and counted by the broker's clock, which may differ from ours; the
+    time after which a message has expired begins when it is stored, so what it waits before that is taken off.
+    """
     if delay is None and deliver_at is None and expire is None:
         return headers
     if delay is not None and deliver_at is not None:
         raise BadParameterError("give delay or deliver_at, not both")
     given = headers or {}
     times: dict[str, str] = {}
+    due_ms = wall_ms
     if delay is not None or deliver_at is not None:
         due_ms = wall_ms + duration_ms(delay) if delay is not None else _moment(deliver_at, "deliver_at", wall_ms)
-        times[DELIVER_AT] = str(due_ms)
+        times[DELIVER_AT] = str(due_ms) if delay is None else f"{SPAN_MARK}{due_ms - wall_ms}"
     if expire is not None:
         end_ms = _moment(expire, "expire", wall_ms) if isinstance(expire, datetime) else wall_ms + duration_ms(expire)
-        if end_ms <= int(times.get(DELIVER_AT, wall_ms)):
+        if end_ms <= due_ms:
             raise BadParameterError(f"expire={expire!r} is over before the message is to be delivered")
-        times[EXPIRE] = str(end_ms)
+        is_span = not isinstance(expire, datetime)
+        times[EXPIRE] = f"{SPAN_MARK}{end_ms - max(due_ms, wall_ms)}" if is_span else str(end_ms)
     for name in (DELIVER_AT, DELAY_LEVEL) if DELIVER_AT in times else (EXPIRE,):
         if name in given:
             raise BadParameterError(f"{name} is among the headers, too")

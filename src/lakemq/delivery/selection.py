@@ -8,7 +8,7 @@ import struct
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from lakemq.attributes import EXPIRE, decode_attributes
+from lakemq.attributes import EXPIRE, SPAN_MARK, decode_attributes
 from lakemq.delivery.filters import Filter
 from lakemq.delivery.loans import ANY_KEY, Key, KeyedRun
 from lakemq.errors import LakeMQError
@@ -37,8 +37,8 @@ class Selection(NamedTuple):
     expired: list[tuple[int, int]]
 
 
-def select(messages: Buffer, count: int, wanted: Filter, now_ms: int) -> Selection:
-    """Decide on `count` messages at that (wall) time."""
+def select(messages: Buffer, count: int, wanted: Filter, now_ms: int, stored_ms: int) -> Selection:
+    """Decide on `count` messages, stored together, at that (wall) time."""
     view = memoryview(messages)
     picked: list[Picked] = []
     left_out: list[tuple[int, int]] = []
@@ -50,7 +50,7 @@ def select(messages: Buffer, count: int, wanted: Filter, now_ms: int) -> Selecti
         attributes = _attributes_at(view, at, body_bytes)
         if not wanted.is_all and not wanted.matches_bytes(attributes):
             _add(left_out, index, after)
-        elif _EXPIRE in attributes and _is_expired(attributes, now_ms):
+        elif _EXPIRE in attributes and is_expired(attributes, now_ms, stored_ms):
             _add(expired, index, after)
         elif picked and picked[-1].stop == at and picked[-1].next_index == index:
             last = picked[-1]
@@ -84,17 +84,17 @@ def until_conflict(messages: Buffer, count: int, busy: AbstractSet[Key]) -> tupl
     return picked, keyed
 
 
-def is_expired(attributes: bytes, now_ms: int) -> bool:
-    """Whether a message with these attributes is past its EXPIRE."""
-    return _EXPIRE in attributes and _is_expired(attributes, now_ms)
-
-
-def _is_expired(attributes: bytes, now_ms: int) -> bool:
+def is_expired(attributes: bytes, now_ms: int, stored_ms: int) -> bool:
+    """Whether a message with these attributes, stored at that time, is past its EXPIRE."""
+    if _EXPIRE not in attributes:
+        return False
     try:
         said = decode_attributes(attributes).get(EXPIRE, "")
     except LakeMQError:  # a broken escape is for those who read it
         return False
-    return said.isdecimal() and len(said) < 19 and int(said) <= now_ms
+    begin_ms = stored_ms if said.startswith(SPAN_MARK) else 0
+    said = said.removeprefix(SPAN_MARK)
+    return said.isdecimal() and len(said) < 19 and begin_ms + int(said) <= now_ms
 
 
 def _attributes_at(view: memoryview, at: int, body_bytes: int) -> bytes:
