@@ -199,7 +199,7 @@ class Courier:
         timeout_ms = self._config.timeout_ms
         if others:
             timeout_ms = min(timeout_ms, route.producer_policy.timeout_ms or timeout_ms)
-        if parcel.has_ids or (others and self._config.retry_unknown):
+        if parcel.has_ids or (others and self._config.retry_unknown and not parcel.has_some_ids):
             timeout_ms = min(timeout_ms, max(share_ms, _SHARE_MS_MIN))
         parcel.address_to(partition)
         try:

@@ -127,6 +127,7 @@ class Parcel:
         "done",
         "futures",
         "has_ids",
+        "has_some_ids",
         "heads",
         "id_to_route_by",
         "is_open",
@@ -162,6 +163,7 @@ class Parcel:
         self.is_open = True
         self.is_queued = False  # in the outbox, for later
         self.has_ids = True  # every MESSAGE has a UNIQ_ID: sent again, it is still stored once
+        self.has_some_ids = False
         self.count = 0
         self.size = 0  # what it takes of the buffer: bytes as they were put in
         self.deadline_ms = 0
@@ -227,7 +229,7 @@ class Parcel:
 
     def stay(self) -> None:
         """A try had no answer: only the broker that got it knows its ids, so it goes nowhere else."""
-        if self.partition is None and self.has_ids:
+        if self.partition is None and self.has_some_ids:
             self.partition = self.sent_to
 
     def where(self, place: int) -> tuple[int | None, int | None]:
@@ -278,6 +280,7 @@ class Parcel:
         if uniq_id is None:
             self.has_ids = False
         else:
+            self.has_some_ids = True
             attributes = joined(attributes, uniq_attributes(uniq_id))
         head, carried, tail = self._packing.message(
             body,
@@ -310,6 +313,7 @@ class Parcel:
         """A parcel of MESSAGEs that were laid out before and have ids, each with the number of messages in it."""
         parcel = cls(topic, partition, acks, _LAID_OUT, key=key, is_ordered=is_ordered)
         parcel.is_open = False
+        parcel.has_some_ids = True
         for data, count in messages:
             head = bytearray(data[:FIXED_BYTES])
             parcel.heads.append(head)
