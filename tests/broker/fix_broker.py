@@ -238,8 +238,8 @@ class Peer:
 
     # --- some commands, shorter ---------------------------------------------------------------------------------
 
-    def introduce(self, app=None, token=TOKEN, **details):
-        return self.ask(AddConnection(app=app or self.app, token=token, **details))
+    def introduce(self, app=None, token=TOKEN, version="lakemq-test", **details):
+        return self.ask(AddConnection(app=app or self.app, token=token, version=version, **details))
 
     def consumes(self, *topics, app=None):
         answer = self.ask(AddConsumer(topics or ("orders",), app or self.app))

@@ -360,7 +360,7 @@ def _(life, dialect):
     yield peer.introduce(app="-/%|.").status
 
 
-@case(6, "a namespace with a dot")
+@case(6, "a namespace with a dot", only=DOCUMENTED)
 def _(life, dialect):
     peer = life.peer(dialect=dialect, introduces=False)
     yield

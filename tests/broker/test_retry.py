@@ -51,6 +51,24 @@ def dead_of(life):
     return list(life.broker.ledger.state.dead_letters.rows())
 
 
+# --- what it says -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dialect", "version"), [(DOCUMENTED, "2.1.0"), (DOCUMENTED, ""), (JOYQUEUE, "4.2.8"), (JOYQUEUE, "2.1.0")], ids=str
+)
+def test_who_is_no_client_of_ours_gets_a_retry_with_the_attributes_it_was_sent_with(dialect, version):
+    life = make_broker()
+    peer = life.peer(dialect=dialect, version=version).consumes()
+    peer.produce(b"x", attributes={"TAGS": "paid", "mine": "1"})
+    fail(peer, *got(peer))
+    life.pass_ms(1000)
+    (again,) = got(peer)
+    assert (again.body, again.partition, again.attributes) == (b"x", RETRIES, {"TAGS": "paid", "mine": "1"})
+    assert peer.ack([again.index], partition=RETRIES) == 0
+    assert retries_of(life) == []
+
+
 # --- when ------------------------------------------------------------------------------------------------------------
 
 

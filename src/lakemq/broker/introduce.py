@@ -42,6 +42,7 @@ from lakemq.wire.session import (
 
 HEALTHY = 100.0
 _IP_CHARACTERS_MAX = 64
+OUR_CLIENTS = "lakemq"  # how the version begins that a client of ours gives
 Roles = dict[tuple[str, str], str]  # (topic, app) → id
 
 
@@ -71,16 +72,19 @@ class Introducing:
         app = owner_of(app_name(command.app))
         if not self._access.may_introduce(app, command.token, now):
             raise AuthenticationError(f"app {app!r} does not exist, or the token is not one of its")
-        if command.namespace:
-            app_name(command.namespace)  # the same letters
-            if "." in command.namespace:
-                raise BadParameterError(f"{command.namespace!r} cannot be a namespace: it has a dot")
+        # JoyQueue's clients name topics in full, and put other things there: it means nothing from them.
+        namespace = command.namespace if connection.dialect is Dialect.DOCUMENTED else ""
+        if namespace:
+            app_name(namespace)  # the same letters
+            if "." in namespace:
+                raise BadParameterError(f"{namespace!r} cannot be a namespace: it has a dot")
         if not connection.app:
             connection.app = app
             connection.region = command.region
-            connection.namespace = command.namespace
+            connection.namespace = namespace
             connection.language = command.language
             connection.client_version = command.version[:64]
+            connection.is_ours = command.version.startswith(OUR_CLIENTS)
             connection.name = f"{self._config.broker_id}-{connection.port.id}"
             connection.address = f"@{command.ip[:_IP_CHARACTERS_MAX] or connection.port.host}"
             connection.client = connection.name + connection.address

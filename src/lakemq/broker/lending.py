@@ -186,7 +186,7 @@ class Lender:
         try:
             message, address = self._references.read(row.position, row.message_index)
             is_over = is_expired(encode_attributes(message.attributes), self._clock.read(now))
-            data = self._references.as_retry(message, row.id, row.attempts + 1)
+            data = self._references.as_retry(message, row.id, row.attempts + 1, tells_origin=connection.is_ours)
             block = MessageBlock(1, (data,), client_address=address)
             if connection.dialect is Dialect.JOYQUEUE:
                 block = join([block], Dialect.JOYQUEUE)

@@ -168,7 +168,7 @@ class Producing:
             first, after, end = appended
             self._ledger.tracing.stored(route.traced, end, partition, first, after, messages, now.wall_ms)
         if route.is_receive:
-            answers = run_receipts(requests, route.topic_string, route.head, now.wall_ms, partition)
+            answers = run_receipts(messages, requests, route.topic_string, route.head, now.wall_ms, partition)
             send(connection, [answers], now)
             return
         answers = run_acks(messages, requests, route.topic_string, route.head, now.wall_ms)
@@ -274,7 +274,7 @@ class Producing:
             stored.end_position = self._transacting.put(
                 connection, topic, partition, entry.tx_id, app, messages, block.count, found.index_count, now
             )
-            stored.results = (ProduceResult(partition, -1, -1),) * block.count
+            stored.results = _results_of(messages, block.count, partition, has_index=False)
             return
         wishes = NOTHING
         if any_special(messages, 0, block.count, found.partition):
@@ -291,7 +291,7 @@ class Producing:
             if parked is None:
                 raise RateLimitedError("the app has used up its rate for sending")
             stored.end_position = parked
-            stored.results = (ProduceResult(partition, -1, -1),) * block.count
+            stored.results = _results_of(messages, block.count, partition, has_index=False)
             return
         if wishes.due_ms is not None:
             if wishes.note is not None:
@@ -306,7 +306,7 @@ class Producing:
                 connection.port.address,
                 now,
             )
-            stored.results = (ProduceResult(partition, -1, -1),) * block.count
+            stored.results = _results_of(messages, block.count, partition, has_index=False)
             if wishes.ids:
                 self._specials.remember(topic.number, app, messages, partition, stored.end_position, now)
             return
@@ -335,7 +335,7 @@ class Producing:
         if stored.qos.strength > Qos.RECEIVE.strength:
             stored.results = _results_of(messages, block.count, partition)
         else:
-            stored.results = (ProduceResult(partition, -1, -1),) * block.count
+            stored.results = _results_of(messages, block.count, partition, has_index=False)
         self._metrics.messages_in[topic.name] += found.index_count
         self._metrics.bytes_in[topic.name] += len(messages)
 
@@ -363,11 +363,14 @@ def _key_hash(fields: MessageFields) -> int:
     return zlib.crc32(fields.business_id) if fields.business_id else 0
 
 
-def _results_of(messages: memoryview | bytearray, count: int, partition: int) -> tuple[ProduceResult, ...]:
+def _results_of(
+    messages: memoryview | bytearray, count: int, partition: int, *, has_index: bool = True
+) -> tuple[ProduceResult, ...]:
+    """Where each of them went, and when it was sent; without an index while none is known."""
     results = []
     at = 0
     for _ in range(count):
         length, index, sent_ms = _RESULT_PLACE.unpack_from(messages, at)
-        results.append(ProduceResult(partition, index, sent_ms))
+        results.append(ProduceResult(partition, index if has_index else -1, sent_ms))
         at += length
     return tuple(results)
