@@ -20,6 +20,7 @@ class ProducerPolicy:
     weights: tuple[tuple[str, int], ...] = ()
     black_list: tuple[str, ...] = ()
     timeout_ms: int = 2000
+    is_forbidden: bool = _own(False)  # the app may send nothing there, for the time being
     parks_over_rate: bool = _own(False)  # what is over the app's rate becomes a dead letter instead of being refused
 
 
@@ -46,4 +47,6 @@ class ConsumerPolicy:
     retry_first_ms: int = _own(1000)
     retry_factor: int = _own(3)
     retry_delay_max_ms: int = _own(3_600_000)
+    is_forbidden: bool = _own(False)  # the app may receive nothing from there, for the time being
+    only_region: str = _own("")  # consumption across data centres: consumers of this region receive, no others
     filter: str = _own("")  # which messages it wants (delivery/filters.py); empty: all

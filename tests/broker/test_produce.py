@@ -600,7 +600,7 @@ def test_a_run_is_stopped_by_whatever_changes_meanwhile():
         (
             {"action": "subscribe", "topic": "orders", "app": "shop", "producer": {"black_list": ["127.0.0.1"]}},
             {"producer": {"black_list": []}},
-            144,
+            146,
         ),
         ({"action": "set_broker", "writable": False}, {"writable": True}, 193),
     ):

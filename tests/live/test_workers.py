@@ -101,6 +101,34 @@ def test_changes_are_refused_at_the_others(workers):
     connection.close()
 
 
+def test_a_change_is_refused_while_the_others_could_not_hear_of_it(workers):
+    """The task that shares metadata ended for good when the file could not be written, and nobody was told."""
+    (shared,) = workers.directory.rglob("metadata.json")
+    kept = shared.with_name("kept.json")
+    shared.rename(kept)
+    shared.mkdir()  # nothing can be put in its place
+    (shared / "something").touch()
+    deadline = time.monotonic() + 30
+    numbers = iter(range(1000))
+    while True:
+        status, answer = call(workers, "POST", "topics", {"name": f"unheard-{next(numbers)}", "partitions": WORKERS})
+        if status >= 300:
+            break
+        assert time.monotonic() < deadline, "the failure was not noticed"
+    assert (answer["error"]["code"], "share" in answer["error"]["detail"]) == (5, True)
+    (shared / "something").unlink()
+    shared.rmdir()
+    while True:
+        status, answer = call(workers, "POST", "topics", {"name": "heard", "partitions": WORKERS})
+        if status < 300:
+            break
+        assert answer["error"]["code"] == 5
+        assert time.monotonic() < deadline, "it does not go on"
+    done(workers, "PUT", "subscriptions", {"topic": "heard", "app": "shop", "producer": {}})
+    with connect(workers, WORKERS - 1) as mq:
+        assert mq.send("heard", b"x", partition=WORKERS - 1).partition == WORKERS - 1
+
+
 def test_a_worker_that_died_is_started_again_with_all_it_had(workers):
     ready = json.loads((workers.directory / "ready.json").read_text())["workers"]
     with connect(workers) as mq:

@@ -13,6 +13,7 @@ from lakemq.broker.waiters import CommandReply, Waiters
 from lakemq.errors import (
     AuthenticationError,
     BadParameterError,
+    ConnectionExistsError,
     ConsumerNotFoundError,
     LakeMQError,
     NoPermissionError,
@@ -68,7 +69,10 @@ class Introducing:
         self._changes = changes
 
     def add_connection(self, connection: Connection, header: Header, command: AddConnection, now: Now) -> None:
-        """Check who it is. A second time checks the token again and keeps the first identity."""
+        """Check who it is. JoyQueue's clients may say it again: the token is checked, the first identity kept."""
+        if connection.app and connection.dialect is not Dialect.JOYQUEUE:
+            raise ConnectionExistsError(f"the connection introduced itself before, as app {connection.app!r}")
+        self._access.check_initialised()
         app = owner_of(app_name(command.app))
         if not self._access.may_introduce(app, command.token, now):
             raise AuthenticationError(f"app {app!r} does not exist, or the token is not one of its")
@@ -161,6 +165,7 @@ class Introducing:
         connection.check_app(command.app, self._config.admin_app)
         for name in command.topics:
             connection.producers.pop((connection.full_topic(name), command.app), None)
+        connection.forget_routes()
         answer(connection, header, None, now)
 
     def add_consumer(self, connection: Connection, header: Header, command: AddConsumer, now: Now) -> None:

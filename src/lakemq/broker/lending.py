@@ -27,7 +27,7 @@ from lakemq.delivery.loans import Lease, Loans
 from lakemq.delivery.retry_queue import RetryQueue
 from lakemq.delivery.selection import is_expired, select, until_conflict
 from lakemq.delivery.settlement import Acked, DeadLetter, Entry, Retry, Stuck
-from lakemq.errors import LakeMQError, ReadError
+from lakemq.errors import LakeMQError, OrderedStateError, ReadError
 from lakemq.policy import ConsumerPolicy
 from lakemq.storage.fetch import RecordSlice
 from lakemq.wire.dialect import Dialect
@@ -230,6 +230,9 @@ class Lender:
                 unreadable = unreadable or error
                 tried.append(partition)
                 continue
+            except Exception:  # a bug: whoever comes next may have more luck
+                loans.offer(partition)
+                raise
             if lease is not None:
                 break
         for partition in tried:  # the damage stays until somebody seeks past it; the others go on
@@ -364,9 +367,7 @@ class Lender:
             if state.acks.is_acked(lending.number, partition, row.message_index):
                 continue
             if row.message_index < first:
-                position = self._group.locate(lending.topic_number, partition, row.message_index)
-                message, _ = self._references.read(position, row.message_index)
-                busy.add(message.business_id.encode())
+                busy.add(self._stuck_key(lending, partition, row.message_index))
             elif row.due_ms > now_ms:
                 waits = min(waits, row.message_index)
         taken: set[bytes] = set()
@@ -386,6 +387,15 @@ class Lender:
             if picked is None or picked.message_count < one.message_count:
                 break
         return kept, frozenset(taken)
+
+    def _stuck_key(self, lending: Lending, partition: int, index: int) -> bytes:
+        """The key that waits for a message; without it nobody knows what may be handed out before it."""
+        try:
+            position = self._group.locate(lending.topic_number, partition, index)
+            message, _ = self._references.read(position, index)
+        except ReadError as error:
+            raise OrderedStateError(f"others wait for the message at {index}, which cannot be read: {error}") from error
+        return message.business_id.encode()
 
     # --- filters and expiry --------------------------------------------------------------------------------------
 

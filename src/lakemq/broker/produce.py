@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from lakemq.broker.access import Access
-from lakemq.broker.answers import code_of, encode, send
+from lakemq.broker.answers import code_for, code_of, encode, send
 from lakemq.broker.config import BrokerConfig
 from lakemq.broker.delaying import Delaying
 from lakemq.broker.events import Now
@@ -26,11 +26,13 @@ from lakemq.errors import (
     BadParameterError,
     LakeMQError,
     NotLeaderError,
+    ProducerNotFoundError,
     RateLimitedError,
     SerializationError,
     SlowSyncError,
 )
 from lakemq.message import Qos
+from lakemq.policy import ProducerPolicy
 from lakemq.record import ORDERED_BIT, MessageFields, read_fields, scan, stamp
 from lakemq.wire.dialect import Dialect, header_qos, qos_of_level
 from lakemq.wire.header import Header
@@ -97,7 +99,9 @@ class RunReply(Reply):
     def refusal(self, error: LakeMQError) -> Buffers:
         """Each request failed, in the same way."""
         route = self._route
-        return [run_refusals(self._requests, route.topic_string, route.head, self._now_ms, code_of(error))]
+        assert self.connection is not None
+        code = code_for(self.connection, error)
+        return [run_refusals(self._requests, route.topic_string, route.head, self._now_ms, code)]
 
 
 class Producing:
@@ -159,7 +163,8 @@ class Producing:
             )
         except LakeMQError as error:
             metrics.errors[code_of(error)] += 1
-            answers = run_refusals(requests, route.topic_string, route.head, now.wall_ms, code_of(error))
+            code = code_for(connection, error)
+            answers = run_refusals(requests, route.topic_string, route.head, now.wall_ms, code)
             send(connection, [answers], now)
             return
         metrics.messages_in[route.topic] += index_count
@@ -228,7 +233,7 @@ class Producing:
         now: Now,
         error: LakeMQError | None = None,
     ) -> Buffers:
-        code = code_of(error) if error is not None else 0
+        code = code_for(connection, error) if error is not None else 0
         return encode(connection, header, ProduceMessageAck(tuple([one.entry(code) for one in stored])), now, None)
 
     def _store_topic(
@@ -242,14 +247,14 @@ class Producing:
         except LakeMQError as error:
             if error.status is None:
                 raise
-            stored.code = error.status
+            stored.code = code_for(connection, error)
             self._metrics.errors[error.status] += 1
         return stored
 
     def _store(self, connection: Connection, entry: TopicProduce, app: str, stored: _Stored, now: Now) -> None:
         if stored.qos is Qos.FLUSH and self.is_sync_slow:
             raise SlowSyncError("the disk does not keep up: a sync is taking too long")
-        topic, policy = self._access.producer(connection, connection.full_topic(entry.topic), app, now)
+        topic, policy = self._producer(connection, entry.topic, app, now)
         if not entry.messages.count:
             raise BadParameterError(f"no messages for topic {entry.topic!r}")
         block = entry.messages.stored(connection.port.is_ipv6)
@@ -338,6 +343,18 @@ class Producing:
             stored.results = _results_of(messages, block.count, partition, has_index=False)
         self._metrics.messages_in[topic.name] += found.index_count
         self._metrics.bytes_in[topic.name] += len(messages)
+
+    def _producer(self, connection: Connection, name: str, app: str, now: Now) -> tuple[Topic, ProducerPolicy]:
+        """A topic that this app may send to and has said it will; JoyQueue's clients need not have."""
+        full = connection.full_topic(name)
+        is_added = connection.dialect is Dialect.JOYQUEUE or (full, app) in connection.producers
+        refused = ProducerNotFoundError(f"the connection did not send ADD_PRODUCER for topic {name!r}")
+        if not is_added and self._config.creates_missing:  # before anything is made for it
+            raise refused
+        topic, policy = self._access.producer(connection, full, app, now)
+        if not is_added:
+            raise refused
+        return topic, policy
 
     def _partition_of(self, topic: Topic, messages: memoryview | bytearray, wanted: int, dialect: Dialect) -> int:
         if wanted >= 0 and topic.type == "ordered" and dialect is Dialect.DOCUMENTED:

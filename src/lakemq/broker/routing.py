@@ -19,6 +19,7 @@ from lakemq.errors import (
     CoordinatorUnavailableError,
     LakeMQError,
     NoAssignablePartitionError,
+    NoPartitionGroupError,
     NoPermissionError,
 )
 from lakemq.policy import ConsumerPolicy, ProducerPolicy
@@ -81,7 +82,11 @@ class Routing:
             consumer = consumer or ConsumerPolicy(batch_size=self._config.batch_size_default)
         if producer is None and consumer is None:
             return ClusterTopic(name, code=NoPermissionError.status or 1)
-        return ClusterTopic(name, producer, consumer, topic.type_number, self._partition_groups(topic))
+        groups = self._partition_groups(topic)
+        code = 0
+        if all(group.leader == NO_LEADER for group in groups):
+            code = NoPartitionGroupError.status or 0
+        return ClusterTopic(name, producer, consumer, topic.type_number, groups, code)
 
     def _partition_groups(self, topic: Topic) -> tuple[ClusterPartitionGroup, ...]:
         groups: dict[int, list[int]] = {}
