@@ -1093,7 +1093,7 @@ def _(life, dialect):
 
 @case(240, "a failed message, where no more dead letters are taken", dead_letters_max=2)
 def _(life, dialect):
-    life.ask("subscribe", topic="orders", app="shop", consumer={"retry_times": 1})
+    life.ask("subscribe", topic="orders", app="shop", consumer={"retry_times": 0})
     peer = lent(life, dialect)
     yield
     yield peer.ack([0, 1, 2], kind=2)

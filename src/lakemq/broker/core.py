@@ -153,7 +153,7 @@ class Broker:
             self.delaying,
             world.note,
         )
-        self._producing.park = self.delivery_admin.dead_lettering.park
+        self._producing.park = self.delaying.park = self.delivery_admin.dead_lettering.park
         self._admin = Admin(
             self.ledger,
             config,

@@ -7,12 +7,11 @@ by `take_run`, many at a time and without being taken apart; everything else com
 import struct
 import zlib
 from collections import defaultdict
-from collections.abc import Callable
 
 from lakemq.broker.access import Access
 from lakemq.broker.answers import code_for, code_of, encode, send
 from lakemq.broker.config import BrokerConfig
-from lakemq.broker.delaying import Delaying
+from lakemq.broker.delaying import Delaying, Park, no_room
 from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.metrics import Metrics
@@ -42,13 +41,6 @@ from lakemq.wire.produce_run import ProduceRun, any_special, run_acks, run_recei
 _RESULT_PLACE = struct.Struct(">i2xq7xq")  # of a message: length, index, sendTime
 _NOWHERE = ProduceResult(-1, -1, -1)
 _STRONGEST_FIRST = sorted(Qos, key=lambda qos: -qos.strength)
-
-
-Park = Callable[[Topic, int, str, bytearray | memoryview, int, int, Now], int | None]
-
-
-def _no_room(*messages: object) -> None:
-    """Nobody takes them."""
 
 
 class _Stored:
@@ -133,7 +125,7 @@ class Producing:
         )  # whose turn it is, by topic, if the client leaves it to us
         self.routes = ProduceRoutes(ledger, config, access, sessions)
         self.is_sync_slow = False
-        self.park: Park = _no_room  # who takes what is over a rate
+        self.park: Park = no_room  # who takes what is over a rate
 
     # --- many alike --------------------------------------------------------------------------------------------
 

@@ -292,7 +292,7 @@ class Settling:
         attempts = (before.attempts if before is not None else 0) + 1
         first_ms = before.first_ms if before is not None else now_ms
         row = Stuck(lending.number, partition, wish.number, attempts, 0, first_ms)
-        if wish.outcome == DEAD or attempts >= policy.retry_times:
+        if wish.outcome == DEAD or attempts > policy.retry_times:
             dead = self._dead(lending, partition, wish, entries, attempts, now)
             if dead:
                 return dead

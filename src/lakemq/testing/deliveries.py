@@ -200,7 +200,7 @@ class Deliveries:
         standing.sure_failures[index] += 1
         attempts = standing.sure_failures[index]  # or more
         pause_ms = said.after_ms if said.after_ms >= 0 else rules.pause_ms(attempts)
-        until_ms = self.guarded(sent_ms) + pause_ms if attempts < rules.policy.retry_times else NEVER_MS
+        until_ms = self.guarded(sent_ms) + pause_ms if attempts <= rules.policy.retry_times else NEVER_MS
         standing.stuck_until[index] = standing.epoch, until_ms, now_ms
         self.counts["stuck"] += 1
 

@@ -79,7 +79,7 @@ class ConsumerSettings(Taken):
     error_times: int | None = None
     partitions_max: int | None = None
     retry_read_probability: int | None = None
-    retry_times: int | None = Field(None, description="attempts in all; after the last it is a dead letter")
+    retry_times: int | None = Field(None, description="after the first delivery; then it is a dead letter")
     retry_schedule: str | None = None
     retry_first_ms: int | None = None
     retry_factor: int | None = None
