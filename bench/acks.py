@@ -25,7 +25,7 @@ from lakemq.wire.dialect import Dialect, Form
 from lakemq.wire.frame import FrameDecoder
 from lakemq.wire.messages import MessageBlock
 from lakemq.wire.produce import ProduceMessage, TopicProduce
-from lakemq.wire.session import AddConnection, AddConsumer
+from lakemq.wire.session import AddConnection, AddConsumer, AddProducer
 
 from measure import Result, arguments, report
 
@@ -47,6 +47,7 @@ class Consumer:
         self._decoder = FrameDecoder()
         self._number = 0
         self.ask(AddConnection(app=APP))
+        self.ask(AddProducer((TOPIC,), APP))
         self.ask(AddConsumer((TOPIC,), APP))
         policy = {"is_concurrent": True, "concurrent_prefetch_size": LEASES, "batch_size": PER_LEASE}
         self.engine.ask("subscribe", topic=TOPIC, app=APP, consumer=policy)

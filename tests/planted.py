@@ -1062,7 +1062,7 @@ def consumers_fail(plan: Plan) -> bool:
 
 
 def gives_up_soon(plan: Plan) -> bool:
-    return consumers_fail(plan) and any(one.get("retry_times", 16) < 3 for one in plan.policies.values())
+    return consumers_fail(plan) and any(one.get("retry_times", 16) < 2 for one in plan.policies.values())
 
 
 def keeps_order(plan: Plan) -> bool:

@@ -20,6 +20,7 @@ class ProducerPolicy:
     weights: tuple[tuple[str, int], ...] = ()
     black_list: tuple[str, ...] = ()
     timeout_ms: int = 2000
+    is_forbidden: bool = _own(False)  # the app may send nothing there, for the time being
     parks_over_rate: bool = _own(False)  # what is over the app's rate becomes a dead letter instead of being refused
 
 
@@ -41,9 +42,11 @@ class ConsumerPolicy:
     error_times: int = 3
     partitions_max: int = 0x7FFFFFFF
     retry_read_probability: int = 20
-    retry_times: int = _own(16)  # attempts in all; after the last a message is a dead letter
+    retry_times: int = _own(16)  # after the first delivery; when the last has failed it is a dead letter
     retry_schedule: str = _own("power")  # first · factor^(k-1) after the k-th failure, or RocketMQ's "levels"
     retry_first_ms: int = _own(1000)
     retry_factor: int = _own(3)
-    retry_delay_max_ms: int = _own(3_600_000)
+    retry_delay_max_ms: int = _own(7_200_000)
+    is_forbidden: bool = _own(False)  # the app may receive nothing from there, for the time being
+    only_region: str = _own("")  # consumption across data centres: consumers of this region receive, no others
     filter: str = _own("")  # which messages it wants (delivery/filters.py); empty: all

@@ -28,6 +28,7 @@ from lakemq.broker.events import (
     Event,
     JournalSynced,
     MetadataGiven,
+    MetadataStoreFailed,
     Now,
     OutputDrained,
     StopAsked,
@@ -234,20 +235,28 @@ class Service:
         broker, group = self.broker, self._group
         assert broker is not None
         assert group is not None
-        told_version, waits_for = -1, 0
+        told_version, waits_for, failure = -1, 0, ""
         while True:
             version = broker.ledger.metadata.version
-            if not self.config.broker.owns_metadata:
-                packed = shared.read_if_new()
-                if packed is not None:
-                    self._handle(MetadataGiven(packed))
-            if version != told_version:
-                waits_for = waits_for or broker.ledger.end_position
-                if group.journal.synced_position >= waits_for:
-                    if self.config.broker.owns_metadata:
-                        shared.publish(broker.ledger.metadata.pack())
-                    shared.report(self.config.broker.broker_id, version)
-                    told_version, waits_for = version, 0
+            try:
+                if not self.config.broker.owns_metadata:
+                    packed = shared.read_if_new()
+                    if packed is not None:
+                        self._handle(MetadataGiven(packed))
+                if version != told_version:
+                    waits_for = waits_for or broker.ledger.end_position
+                    if group.journal.synced_position >= waits_for:
+                        if self.config.broker.owns_metadata:
+                            shared.publish(broker.ledger.metadata.pack())
+                        shared.report(self.config.broker.broker_id, version)
+                        told_version, waits_for = version, 0
+                now_failing = ""
+            except OSError as error:  # it is tried again; until then changes are refused, for nobody would hear of them
+                now_failing = str(error)
+            if now_failing != failure:
+                failure = now_failing
+                _LOG.error("the workers' metadata: %s", failure or "shared again")
+                self._handle(MetadataStoreFailed(failure))
             await asyncio.sleep(_SHARE_SECONDS)
 
     # --- events ------------------------------------------------------------------------------------------------

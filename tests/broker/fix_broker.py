@@ -186,6 +186,7 @@ class Peer:
         self._request_id = 0
         self._answers = {}
         self.stray = []  # ids of answers in the order they came
+        self.says_add_producer = True
         if introduces:
             answer = self.introduce(**introduction)
             assert answer.status == 0, answer
@@ -238,8 +239,8 @@ class Peer:
 
     # --- some commands, shorter ---------------------------------------------------------------------------------
 
-    def introduce(self, app=None, token=TOKEN, **details):
-        return self.ask(AddConnection(app=app or self.app, token=token, **details))
+    def introduce(self, app=None, token=TOKEN, version="lakemq-test", **details):
+        return self.ask(AddConnection(app=app or self.app, token=token, version=version, **details))
 
     def consumes(self, *topics, app=None):
         answer = self.ask(AddConsumer(topics or ("orders",), app or self.app))
@@ -255,11 +256,19 @@ class Peer:
         return entry.code, entry.results
 
     def produce_command(self, *bodies, app=None, **details):
-        return ProduceMessage((self.produce_entry(*bodies, **details),), app or self.app)
+        entry = self.produce_entry(*bodies, **details)
+        self._will_send(entry.topic, app or self.app)
+        return ProduceMessage((entry,), app or self.app)
+
+    def _will_send(self, topic, app):
+        """As if it had sent ADD_PRODUCER long ago."""
+        if self.says_add_producer and self.connection is not None and self.connection.app:
+            self.connection.producers.setdefault((self.connection.full_topic(topic), app), "p")
 
     def produce_entry(
         self, *bodies, topic="orders", partition=0, qos=Qos.FLUSH, timeout_ms=0, tx_id="", block=None, **details
     ):
+        self._will_send(topic, self.app)
         level = qos if isinstance(qos, int) else level_of_qos(qos, self.dialect)
         made = block or block_of(*bodies, partition=partition, **details)
         return TopicProduce(topic, tx_id, timeout_ms, level, made)

@@ -346,7 +346,7 @@ def test_connections_are_listed_with_what_they_do():
 
 def test_every_answer_can_be_told_as_json():
     life = make_broker()
-    life.ask("subscribe", topic="orders", app="shop", consumer={"retry_times": 1})
+    life.ask("subscribe", topic="orders", app="shop", consumer={"retry_times": 0})
     peer = life.peer().consumes()
     peer.produce(b"x")
     peer.fetch()

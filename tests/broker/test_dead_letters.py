@@ -111,7 +111,7 @@ def test_a_message_that_its_app_gives_up_is_a_dead_letter_with_the_reason():
 
 def test_a_message_that_failed_as_often_as_the_policy_allows_is_a_dead_letter():
     life = make_broker(partitions=1)
-    life.ask("subscribe", topic="orders", app="shop", consumer={"retry_times": 3})
+    life.ask("subscribe", topic="orders", app="shop", consumer={"retry_times": 2})
     peer = life.peer().consumes()
     peer.produce(b"x")
     for attempt in range(3):
@@ -419,7 +419,7 @@ def test_a_resent_letter_goes_to_the_app_that_failed_and_to_no_other(end):
 
 def test_a_resent_letter_begins_with_all_its_attempts():
     life = make_broker(partitions=1)
-    life.ask("subscribe", topic="orders", app="shop", consumer={"retry_times": 2})
+    life.ask("subscribe", topic="orders", app="shop", consumer={"retry_times": 1})
     bury(life, b"x")
     life.ask("resend_dead", id=1, by="ann")
     peer = life.peer().consumes()

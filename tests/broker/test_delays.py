@@ -13,7 +13,7 @@ from broker.fix_broker import FULL, SMALL, bodies_in, make_broker
 from lakemq.broker.delaying import LEVELS_MS
 from lakemq.delivery.delay_record import ADD_BYTES
 from lakemq.delivery.delays import DelayLimits
-from lakemq.errors import UnknownNameError
+from lakemq.errors import BadParameterError, UnknownNameError
 from lakemq.message import Qos
 from lakemq.storage.config import StorageConfig
 from lakemq.storage.files import segment_name
@@ -468,7 +468,7 @@ def test_a_message_as_large_as_a_record_comes_out():
 # --- ends that are not in a partition ------------------------------------------------------------------------------
 
 
-def test_what_waits_for_a_topic_that_is_gone_goes_nowhere():
+def test_what_waits_for_a_topic_that_is_gone_becomes_a_dead_letter():
     life = make(topics=("orders", "other"))
     peer = life.peer()
     send(peer, b"gone", 200, topic="orders")
@@ -479,11 +479,38 @@ def test_what_waits_for_a_topic_that_is_gone_goes_nowhere():
     assert life.stored("orders") == []
     assert life.stored("other") == [b"there"]
     assert life.broker.delaying.pending == 0
-    assert outcome(life, "topic_gone") == 1
+    (letter,) = life.ask("list_dead", limit=10)["rows"]
+    assert (letter["cause"], letter["topic"], letter["offset"]) == ("store", "orders", None)
+    assert letter["reason"] == "its topic is gone"
     life.kill()
     pass_ms(life, 300)
     assert life.stored("other") == [b"there"]
     assert life.broker.delaying.pending == 0
+
+
+def test_what_the_store_will_never_take_becomes_a_dead_letter_and_holds_up_nobody(monkeypatch):
+    life = make()
+    peer = life.peer()
+    send(peer, b"refused", 100)
+    send(peer, b"taken", 200)
+    append = life.broker.ledger.append_messages
+
+    def refusing(topic, partition, messages, *details, **more):
+        if b"refused" in bytes(messages):
+            raise BadParameterError("a record of 9 bytes; 8 are allowed")
+        return append(topic, partition, messages, *details, **more)
+
+    monkeypatch.setattr(life.broker.ledger, "append_messages", refusing)
+    pass_ms(life, 400)
+    assert life.stored() == [b"taken"]
+    (letter,) = life.ask("list_dead", limit=10)["rows"]
+    assert (letter["cause"], letter["reason"]) == ("store", "a record of 9 bytes; 8 are allowed")
+    monkeypatch.undo()
+    life.ask("resend_dead", id=letter["id"], to="topic", by="me")
+    assert life.stored() == [b"taken", b"refused"]
+    life.kill()
+    pass_ms(life, 400)
+    assert (life.stored(), life.broker.delaying.pending) == ([b"taken", b"refused"], 0)
 
 
 def test_a_damaged_delay_costs_itself_and_nothing_else():

@@ -76,7 +76,7 @@ def test_only_one_has_the_partition():
 
 
 def test_after_the_last_attempt_the_others_go_on():
-    life, peer = shop(retry_times=2)
+    life, peer = shop(retry_times=1)
     assert len(peer.fetch(count=1)) == 1
     assert peer.ack([0], kind=2) == 0
     life.pass_ms(PAUSE_MS)
@@ -100,7 +100,7 @@ def test_one_that_was_stuck_and_is_done_is_forgotten():
 
 
 def test_a_failure_said_twice_counts_once():
-    life, peer = shop(retry_times=3)
+    life, peer = shop(retry_times=2)
     assert len(peer.fetch(count=1)) == 1
     for _ in range(4):
         assert peer.ack([0], kind=2) == 0
@@ -109,7 +109,7 @@ def test_a_failure_said_twice_counts_once():
 
 @pytest.mark.parametrize("end", ["kill", "restart"])
 def test_a_restart_forgives_no_attempt_and_hurries_nothing(end):
-    life, peer = shop(retry_times=3)
+    life, peer = shop(retry_times=2)
     assert len(peer.fetch(count=1)) == 1
     assert peer.ack([0], kind=2) == 0
     life.pass_ms(40)
@@ -264,7 +264,7 @@ def test_a_member_of_a_batch_that_failed_comes_again():
 
 
 def test_a_dead_member_comes_along_with_its_batch_and_is_not_tried_again():
-    life, peer = shop(keys="ab", bodies=[(b"x", b"y", b"z"), b"1"], retry_times=2)
+    life, peer = shop(keys="ab", bodies=[(b"x", b"y", b"z"), b"1"], retry_times=1)
     for _ in range(2):
         assert len(peer.fetch(count=1)) == 3
         assert settle(peer, i0=RETRY, i1=RETRY) == {0}
@@ -289,7 +289,7 @@ def test_what_waits_is_not_forgotten_by_a_restart():
 
 
 def test_the_last_attempt_of_a_key_lets_the_rest_of_it_go():
-    life, peer = shop(keys="aa", prefetch=2, retry_times=1)
+    life, peer = shop(keys="aa", prefetch=2, retry_times=0)
     assert peer.fetch(count=1) == [b"0"]
     assert settle(peer, i0=RETRY) == {0}
     assert [row.message_index for row in life.broker.ledger.state.dead_letters.rows()] == [0]

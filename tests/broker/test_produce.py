@@ -196,7 +196,25 @@ def test_a_received_message_has_no_index_yet(dialect):
     for _ in range(3):  # the second and third come as a run
         code, results = peer.produce(b"a", b"b", qos=Qos.RECEIVE)
         assert code == 0
-        assert [(one.partition, one.index) for one in results] == [(0, -1), (0, -1)]
+        assert [(one.partition, one.index, one.start_time_ms) for one in results] == [(0, -1, 5), (0, -1, 5)]
+
+
+@both
+def test_what_waits_or_is_put_aside_has_no_index_and_keeps_partition_and_send_time(dialect):
+    life = make_broker()
+    peer = life.peer(dialect=dialect)
+    asked = {"attributes": {"DELAY_LEVEL": "3"}}
+    peer.ask(AddProducer(("orders",), "shop"))
+    in_transaction = {"tx_id": peer.ask(ProduceMessagePrepare("orders", "shop", 1, "mine")).body.tx_id}
+    for details in (asked, in_transaction):
+        code, results = peer.produce(b"a", b"b", partition=1, **details)
+        assert code == 0
+        assert [(one.partition, one.index, one.start_time_ms) for one in results] == [(1, -1, 5), (1, -1, 5)]
+    life.ask("set_app", name="shop", produce_per_second=1)
+    life.ask("subscribe", topic="orders", app="shop", producer={"parks_over_rate": True})
+    peer.produce(b"within the rate")
+    code, results = peer.produce(b"over it", partition=1)
+    assert (code, [(one.partition, one.index, one.start_time_ms) for one in results]) == (0, [(1, -1, 5)])
 
 
 @both
@@ -582,7 +600,7 @@ def test_a_run_is_stopped_by_whatever_changes_meanwhile():
         (
             {"action": "subscribe", "topic": "orders", "app": "shop", "producer": {"black_list": ["127.0.0.1"]}},
             {"producer": {"black_list": []}},
-            144,
+            146,
         ),
         ({"action": "set_broker", "writable": False}, {"writable": True}, 193),
     ):

@@ -4,6 +4,7 @@ import pytest
 
 from broker.fix_broker import DOCUMENTED, JOYQUEUE, BrokerLife, make_broker
 from lakemq.broker import routing
+from lakemq.broker.events import MetadataGiven, StopAsked
 from lakemq.wire.coordinate import AssignmentWish, FetchAssignedPartition, FindCoordinator
 from lakemq.wire.metadata import FetchCluster
 
@@ -180,6 +181,62 @@ def assigned(peer, topic="orders", session_ms=60_000, app="shop", is_nearby=Fals
     (entry,) = answer.body.topics
     assert (entry.topic, entry.code) == (topic, 0)
     return list(entry.partitions)
+
+
+def workers(count=2, partitions=4):
+    """Brokers of one machine, as `workers.py` makes them: the first one's word on metadata counts."""
+    ids = tuple(range(count))
+    first = make_broker(partitions=partitions, broker_id=0, group_id=0, group_ids=ids)
+    lives = [first]
+    for number in ids[1:]:
+        life = BrokerLife(broker_id=number, group_id=number, group_ids=ids, owns_metadata=False)
+        life.engine.handle(MetadataGiven(first.broker.ledger.metadata.pack()))
+        lives.append(life)
+    for number, life in enumerate(lives):
+        life.broker.routing.neighbours = {one: (one, "", 50_000 + one) for one in ids if one != number}
+    return lives
+
+
+def assigned_at(peer, app="shop"):
+    """Partitions, or the status or code as a negative number."""
+    answer = peer.ask(FetchAssignedPartition((AssignmentWish("orders", 60_000),), app))
+    if answer.status:
+        return -answer.status
+    (found,) = answer.body.topics
+    return -found.code if found.code else set(found.partitions)
+
+
+@both
+@pytest.mark.parametrize("app", [f"shop.{letter}" for letter in "abcdef"])
+def test_workers_agree_on_one_coordinator_for_each_app_and_it_assigns_all_partitions(dialect, app):
+    """Each called itself the coordinator, and two consumers were both assigned every partition."""
+    lives = workers()
+    lives[0].ask("subscribe", topic="orders", app=app, consumer={})
+    lives[1].engine.handle(MetadataGiven(lives[0].broker.ledger.metadata.pack()))
+    named = set()
+    for life in lives:
+        (found,) = life.peer(dialect=dialect).ask(FindCoordinator(("orders",), app)).body.coordinators
+        assert found.code == 0
+        named.add(found.id)
+    (coordinator,) = named
+    members = [lives[coordinator].peer(dialect=dialect, host=f"10.0.0.{number}") for number in range(2)]
+    assert assigned_at(members[0], app) == {0, 1, 2, 3}
+    shares = [assigned_at(member, app) for member in (members[1], members[0])]
+    assert sorted(shares[0] | shares[1]) == [0, 1, 2, 3]
+    assert not shares[0] & shares[1], "one partition, two members"
+    assert assigned_at(lives[1 - coordinator].peer(dialect=dialect), app) == -181
+
+
+def test_a_worker_that_stops_still_names_the_coordinator_of_another_worker():
+    lives = workers()
+    apps = [f"shop.{letter}" for letter in "abcdef"]
+    peer = lives[0].peer()
+    found = {app: peer.ask(FindCoordinator(("orders",), app)).body.coordinators[0].id for app in apps}
+    assert set(found.values()) == {0, 1}
+    lives[0].engine.handle(StopAsked())
+    for app, coordinator in found.items():
+        (now,) = peer.ask(FindCoordinator(("orders",), app)).body.coordinators
+        assert (now.id, now.code) == ((1, 0) if coordinator == 1 else (-1, 181))
 
 
 def test_partitions_are_spread_evenly_and_all_of_them():

@@ -7,7 +7,7 @@ import pytest
 
 from broker.fix_broker import FULL, SMALL, TINY, BrokerLife, block_of, make_broker
 from lakemq.broker import produce_routes, runs, sessions
-from lakemq.errors import ConnectionNotFoundError, TopicNotWritableError
+from lakemq.errors import ConnectionNotFoundError, SendForbiddenError
 from lakemq.message import Qos
 from lakemq.storage.config import StorageConfig
 from lakemq.wire.produce_run import PRODUCE_NUMBER
@@ -159,7 +159,7 @@ def test_a_bug_at_one_connection_costs_it_alone(monkeypatch):
     life.settle()
     life.sync()
     assert [peer.is_closed for peer in peers] == [False, True, False]
-    assert peers[1].received(ids[1][0]).status == 4
+    assert peers[1].received(ids[1][0]).status == 141
     assert life.broker.metrics.bugs == 1
     assert life.stored()[3:] == [b"good", b"better"]
     assert any("secret" in text and "Traceback" in text for _, text in life.engine.notes), "the log says where"
@@ -421,7 +421,7 @@ def test_a_black_list_holds_for_those_who_could_share_a_route():
     life.ask("subscribe", topic="third", app="shop", producer={"black_list": ["10.9.8.7"]})
     life.settle()
     show(known)
-    assert sends_all(life, life.peer(host="10.9.8.7"))[0] == [0, 0, TopicNotWritableError.status]
+    assert sends_all(life, life.peer(host="10.9.8.7"))[0] == [0, 0, SendForbiddenError.status]
 
 
 def test_shared_routes_end_with_the_metadata_they_were_made_of():

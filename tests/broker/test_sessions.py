@@ -119,17 +119,17 @@ def test_who_says_nothing_for_long_is_closed_unless_he_waits_for_messages():
 # --- introduced again ------------------------------------------------------------------------------------------------
 
 
-@both
-def test_a_second_introduction_checks_the_token_again_and_keeps_the_first_identity(dialect):
+def test_a_second_introduction_from_joyqueue_checks_the_token_again_and_keeps_the_first_identity():
+    """joyqueue-python does so when the broker it began with leads a partition."""
     life = make_broker()
     life.ask("create_app", name="bank")
     life.ask("add_token", name="bank", token_id="1", token="a token of bank")
-    peer = life.peer(dialect=dialect, introduces=False)
+    peer = life.peer(dialect=JOYQUEUE, introduces=False)
     first = peer.introduce(namespace="north", region="here").body.connection_id
     assert first
     assert peer.introduce(token="wrong").status == 2
     assert peer.introduce(app="bank", token="a token of bank", namespace="south").body.connection_id == first
-    assert (peer.connection.app, peer.connection.namespace, peer.connection.region) == ("shop", "north", "here")
+    assert (peer.connection.app, peer.connection.region) == ("shop", "here")
     assert peer.ask(FetchCluster((), "shop")).status == 0
     assert peer.ask(FetchCluster((), "bank")).status == 132
 
@@ -211,10 +211,9 @@ def test_without_an_admin_app_nobody_is_it():
 # --- namespaces ------------------------------------------------------------------------------------------------------
 
 
-@both
-def test_a_namespace_goes_before_topics_that_name_none_and_answers_name_what_was_asked(dialect):
+def test_a_namespace_goes_before_topics_that_name_none_and_answers_name_what_was_asked():
     life = make_broker(topics=("orders", "north.orders"))
-    north, plain = life.peer(dialect=dialect, namespace="north"), life.peer(dialect=dialect)
+    north, plain = life.peer(namespace="north"), life.peer()
     answer = north.ask(north.produce_command(b"north"))
     assert answer.body.topics[0].topic == "orders"
     plain.produce(b"plain")
@@ -228,6 +227,16 @@ def test_a_namespace_goes_before_topics_that_name_none_and_answers_name_what_was
     assert north.stand() == 2
     (topic,) = north.ask(FetchCluster(("orders",), "shop")).body.topics
     assert (topic.topic, topic.code) == ("orders", 0)
+
+
+@pytest.mark.parametrize("namespace", ["abc", "a.b", "what is this?"])
+def test_from_a_joyqueue_client_a_namespace_means_nothing(namespace):
+    """joyqueue-python sends its consumer group there, and means `orders` by `orders`."""
+    life = make_broker(topics=("orders", "abc.orders"))
+    peer = life.peer(dialect=JOYQUEUE, namespace=namespace)
+    assert peer.produce(b"x")[0] == 0
+    assert (life.stored("orders"), life.stored("abc.orders")) == ([b"x"], [])
+    assert peer.consumes().fetch() == [b"x"]
 
 
 # --- roles -----------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def test_an_event_says_where_when_and_who():
 
 def test_a_message_that_fails_dies_and_is_resent():
     life = archived_broker()
-    life.ask("subscribe", topic="orders", app="shop", consumer={"retry_first_ms": 10, "retry_times": 2})
+    life.ask("subscribe", topic="orders", app="shop", consumer={"retry_first_ms": 10, "retry_times": 1})
     peer = life.peer().consumes()
     peer.produce(b"bad")
     peer.fetch()

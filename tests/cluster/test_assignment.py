@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from lakemq.cluster.assignment import Assignment
+from lakemq.cluster.assignment import Assignment, coordinator_of
 
 MEMBERS = st.sampled_from("abcdefg")
 
@@ -81,3 +81,20 @@ class AssignmentModel(RuleBasedStateMachine):
 
 TestAssignment = AssignmentModel.TestCase
 TestAssignment.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+
+
+# --- who coordinates --------------------------------------------------------------------------------------------------
+
+
+def test_every_broker_names_the_same_coordinator_in_whatever_order_it_knows_them():
+    for number in range(200):
+        app = f"app-{number}"
+        assert len({coordinator_of(app, order) for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0))}) == 1
+
+
+def test_apps_are_shared_out_among_the_brokers_and_one_more_takes_its_share_only():
+    apps = [f"app-{number}" for number in range(3000)]
+    three, four = ({app: coordinator_of(app, range(count)) for app in apps} for count in (3, 4))
+    for broker in range(3):
+        assert 800 < list(three.values()).count(broker) < 1200
+    assert {four[app] for app in apps if four[app] != three[app]} == {3}

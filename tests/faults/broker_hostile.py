@@ -27,7 +27,7 @@ from lakemq.wire.consume import (
 )
 from lakemq.wire.messages import MessageBlock
 from lakemq.wire.produce import ProduceMessage, TopicProduce
-from lakemq.wire.session import AddConsumer, Heartbeat
+from lakemq.wire.session import AddConsumer, AddProducer, Heartbeat
 
 from .broker_disk import injected_meanwhile, until
 from .broker_frames import Honest
@@ -297,6 +297,7 @@ async def torrent(scene: Scene) -> None:
         # Room for all answers: a system that has none left for them drops what comes, our acknowledgements too.
         link = await Link.connect(one.port, receive_bytes=1 << 20)
         await link.ask(introduction(APP))
+        await link.ask(AddProducer(("torrent",), APP, 1))
         link.stop_reading()
         links.append(link)
     data = frame_of(_produce(b"t" * (MIB - 200), ACK_WRITE, topic="torrent"), 9, ACK_WRITE)

@@ -13,7 +13,8 @@ from lakemq.wire.commands import decode_response, encode_request
 from lakemq.wire.dialect import Dialect, Form
 from lakemq.wire.frame import FrameDecoder
 from lakemq.wire.header import Header
-from lakemq.wire.session import AddConnection, AddConsumer
+from lakemq.wire.produce import ProduceMessage
+from lakemq.wire.session import AddConnection, AddConsumer, AddProducer
 
 FORM = Form(Dialect.DOCUMENTED, 2)
 ASK_SECONDS = 30.0
@@ -55,6 +56,7 @@ class Link(asyncio.Protocol):
         self._next_id = 0
         self._transport: asyncio.Transport | None = None
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._added: set[tuple[str, str]] = set()  # topics and apps that ADD_PRODUCER was sent for
         self.stray: list[Header] = []  # answers that nobody asked for
 
     @classmethod
@@ -94,6 +96,7 @@ class Link(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             future.set_exception(CutError("the connection had ended before"))
             return future
+        self._add_producers(command)
         self._next_id += 1
         self._pending[self._next_id] = future
         self._transport.write(frame_of(command, self._next_id, qos_bits))
@@ -102,8 +105,19 @@ class Link(asyncio.Protocol):
     def tell(self, command: Any, qos_bits: int = ACK_NO) -> None:
         """Send a request that is not answered."""
         if self._transport is not None and not self._transport.is_closing():
+            self._add_producers(command)
             self._next_id += 1
             self._transport.write(frame_of(command, self._next_id, qos_bits))
+
+    def _add_producers(self, command: Any) -> None:
+        """Say in front of a first send that there will be sends; what comes of it the send itself tells."""
+        if not isinstance(command, ProduceMessage):
+            return
+        new = {(entry.topic, command.app) for entry in command.topics} - self._added
+        if new:
+            self._added |= new
+            added = self.send(AddProducer(tuple(topic for topic, _ in new), command.app, 1))
+            added.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def ask(self, command: Any, qos_bits: int = ACK_RECEIVE, *, seconds: float = ASK_SECONDS) -> Any:
         """Send a request and wait for the answer; RefusedError, CutError, or TimeoutError which means a hang."""

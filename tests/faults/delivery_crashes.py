@@ -155,7 +155,7 @@ class RetryMove(Move):
 class DeadLetterMove(RetryMove):
     """The same, and the second failure is the last."""
 
-    policy: dict[str, Any] = {"retry_times": 2}  # noqa: RUF012
+    policy: dict[str, Any] = {"retry_times": 1}  # noqa: RUF012
 
     def check(self, life: BrokerLife, told: Told, by: str) -> None:
         letters = [row.message_index for row in life.broker.ledger.state.dead_letters.rows()]

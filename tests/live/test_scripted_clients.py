@@ -146,20 +146,22 @@ def test_every_command_of_the_catalogue_is_answered_in_its_layout(speaker, conne
 
 
 @every_speaker
-def test_a_connection_keeps_its_id_and_another_has_another(speaker, connect):
-    one, other = connect(speaker), connect(speaker)
+def test_a_connection_keeps_its_id_and_another_has_another(speaker, open_connection):
+    one, other = open_connection(speaker), open_connection(speaker)
     connection_id, _ = one.add_connection()
     assert connection_id
-    assert one.add_connection()[0] == connection_id
+    if speaker.is_documented:
+        assert refused_code(speaker, one.add_connection) == 131
+    else:
+        assert one.add_connection()[0] == connection_id
     assert other.add_connection()[0] != connection_id
 
 
 @every_speaker
 def test_a_second_add_connection_does_not_change_whose_the_connection_is(speaker, connect, topic, app):
     client = connect(speaker)
-    connection_id, _ = client.add_connection()
     with contextlib.suppress(speaker.refused):
-        assert client.add_connection(app=f"{app}-other")[0] == connection_id
+        client.add_connection(app=f"{app}-other")
     client.add_consumer([topic], app)
     assert refused_code(speaker, lambda: client.add_consumer([topic], f"{app}-other")) == 132
 
@@ -593,6 +595,16 @@ def test_any_crc_is_taken_from_a_joyqueue_client_and_made_anew(crc, connect, top
 
 
 # Fetching by topic.
+
+
+def test_who_has_not_said_add_producer_stores_nothing(connect, topic):
+    client = connect(DOCUMENTED)
+    client.adds_producers = False
+    message = DOCUMENTED.message(b"x", partition=0, app=client.app)
+    assert DOCUMENTED.refusal(client, topic, message) == 134
+    client.add_producer([topic])
+    ((_, index, _),) = DOCUMENTED.produce(client, topic, message)
+    assert index == 0
 
 
 @every_speaker

@@ -1,5 +1,6 @@
 """Several workers on one machine: whole brokers with one view of topics, apps and subscriptions."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -10,6 +11,8 @@ import pytest
 
 import lakemq
 from fix_live import STRICT, LiveBroker
+from scripted.documented import Client, ClosedError
+from scripted.documented_bytes import RefusedError
 
 pytestmark = pytest.mark.live
 
@@ -101,6 +104,34 @@ def test_changes_are_refused_at_the_others(workers):
     connection.close()
 
 
+def test_a_change_is_refused_while_the_others_could_not_hear_of_it(workers):
+    """The task that shares metadata ended for good when the file could not be written, and nobody was told."""
+    (shared,) = workers.directory.rglob("metadata.json")
+    kept = shared.with_name("kept.json")
+    shared.rename(kept)
+    shared.mkdir()  # nothing can be put in its place
+    (shared / "something").touch()
+    deadline = time.monotonic() + 30
+    numbers = iter(range(1000))
+    while True:
+        status, answer = call(workers, "POST", "topics", {"name": f"unheard-{next(numbers)}", "partitions": WORKERS})
+        if status >= 300:
+            break
+        assert time.monotonic() < deadline, "the failure was not noticed"
+    assert (answer["error"]["code"], "share" in answer["error"]["detail"]) == (5, True)
+    (shared / "something").unlink()
+    shared.rmdir()
+    while True:
+        status, answer = call(workers, "POST", "topics", {"name": "heard", "partitions": WORKERS})
+        if status < 300:
+            break
+        assert answer["error"]["code"] == 5
+        assert time.monotonic() < deadline, "it does not go on"
+    done(workers, "PUT", "subscriptions", {"topic": "heard", "app": "shop", "producer": {}})
+    with connect(workers, WORKERS - 1) as mq:
+        assert mq.send("heard", b"x", partition=WORKERS - 1).partition == WORKERS - 1
+
+
 def test_a_worker_that_died_is_started_again_with_all_it_had(workers):
     ready = json.loads((workers.directory / "ready.json").read_text())["workers"]
     with connect(workers) as mq:
@@ -131,3 +162,67 @@ def test_the_data_of_a_single_broker_is_not_taken_for_that_of_workers(tmp_path):
     LiveBroker(tmp_path, mode=STRICT).start().stop()
     with pytest.raises(Exception, match="the data of a single broker"):
         LiveBroker(tmp_path, mode=STRICT, options=("--workers", "2")).start()
+
+
+# --- the coordinator --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """Two workers that a test may kill."""
+    broker = LiveBroker(tmp_path / "pair", mode=STRICT, options=("--workers", "2")).start()
+    try:
+        done(broker, "POST", "topics", {"name": "orders", "partitions": 4})
+        done(broker, "POST", "apps", {"name": "shop"})
+        done(broker, "POST", "apps/shop/tokens", {"token": TOKEN})
+        done(broker, "PUT", "subscriptions", {"topic": "orders", "app": "shop", "producer": {}, "consumer": {}})
+        yield broker
+    finally:
+        broker.stop()
+
+
+@contextlib.contextmanager
+def member_of(broker, asked):
+    """A consumer as the description has it: it asks some worker who coordinates, and that one for its partitions."""
+    with Client(ports_of(broker)[asked], "shop") as asking:
+        asking.add_connection(token=TOKEN)
+        (found,) = asking.find_coordinator(["orders"])
+    assert found["code"] == 0
+    with Client(found["broker"]["port"], "shop") as member:
+        member.add_connection(token=TOKEN)
+        yield found["id"], member
+
+
+def assigned(member):
+    ((_, partitions, code),) = member.fetch_assigned_partition([("orders", 60_000, False)])
+    assert code == 0
+    return sorted(partitions)
+
+
+def shared_out(broker):
+    """Who coordinates, and the partitions of two members that come one after the other."""
+    with member_of(broker, 0) as (number, one), member_of(broker, 1) as (same, other):
+        assert number == same
+        assigned(one)
+        return number, assigned(other), assigned(one)
+
+
+def test_members_of_an_app_are_assigned_each_partition_once_whichever_worker_they_ask(pair):
+    number, *shares = shared_out(pair)
+    assert sorted([*shares[0], *shares[1]]) == [0, 1, 2, 3], shares
+    with Client(ports_of(pair)[1 - number], "shop") as stranger:
+        stranger.add_connection(token=TOKEN)
+        with pytest.raises(RefusedError) as refused:
+            assigned(stranger)
+        assert refused.value.status == 181
+    ready = json.loads((pair.directory / "ready.json").read_text())["workers"]
+    os.kill(ready[number]["pid"], signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while True:  # the parent starts it again, and its members say that they are there
+        try:
+            again, *shares = shared_out(pair)
+            break
+        except (OSError, ClosedError):
+            assert time.monotonic() < deadline, "the coordinator did not come back"
+    assert again == number
+    assert sorted([*shares[0], *shares[1]]) == [0, 1, 2, 3], shares

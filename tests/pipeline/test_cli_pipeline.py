@@ -92,7 +92,7 @@ class Shell:
 def orders(topics):
     """40 messages of an archived topic: ten done with, one of them dead."""
     topic = topics.make(partitions=2, is_archived=True)
-    topics.mq.admin.subscribe(topic, "shop.billing", consumer={"retry_times": 3}, start="earliest")
+    topics.mq.admin.subscribe(topic, "shop.billing", consumer={"retry_times": 2}, start="earliest")
     topics.fill(topic, 40, key=lambda n: f"c-{n % 4}", body=lambda n: json.dumps({"id": n}).encode())
     count = 0
     with topics.mq.consumer(topic, group="billing", auto_ack=False) as consumer:

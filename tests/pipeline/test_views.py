@@ -16,7 +16,7 @@ def orders(spark, topics, tmp_path_factory):
     """A topic: 600 messages archived, 200 only live; of the first 100 ten failed and one is dead."""
     lake = str(tmp_path_factory.mktemp("lake"))
     topic = topics.make(partitions=2, is_archived=True)
-    consumer = {"retry_first_ms": 3_600_000, "retry_times": 3}
+    consumer = {"retry_first_ms": 3_600_000, "retry_times": 2}
     topics.mq.admin.subscribe(topic, "shop.billing", consumer=consumer, start="earliest")
     topics.fill(topic, 600, body=lambda n: json.dumps({"id": n}).encode())
     count = 0

@@ -4,6 +4,7 @@ A witness: it shares no line with LakeMQ nor with the other scripted client. Com
 dicts. What is refused as a whole is a RefusedError; an answer that nobody asked for is a WrongBytesError.
 """
 
+import contextlib
 import socket
 import struct
 import time
@@ -55,6 +56,8 @@ class Client:
         self._sequences = counter(1)
         self._received = bytearray()
         self._awaited, self._arrived = set(), {}
+        self._added = set()
+        self.adds_producers = True
 
     def __enter__(self):
         return self
@@ -229,10 +232,19 @@ class Client:
         return self._call(35, topics, app or self.app)
 
     def begin_produce_message(self, topics, app=None, *, qos=ACK_FLUSH, header_qos=None, tx_id="", timeout=5000):
+        self._add_producers([topic for topic, _ in topics], app or self.app)
         entries = [(topic, tx_id, timeout, qos, messages) for topic, messages in topics]
         header_qos = qos if header_qos is None else header_qos
         is_awaited = (qos, header_qos) != (ACK_NO, ACK_NO)
         return self.send(50, REQUESTS[50].write(entries, app or self.app), qos=header_qos, is_awaited=is_awaited)
+
+    def _add_producers(self, topics, app):
+        """Say that these will be sent to, as the description asks for, once; what comes of it the send itself tells."""
+        for topic in topics:
+            if self.adds_producers and (topic, app) not in self._added:
+                self._added.add((topic, app))
+                with contextlib.suppress(RefusedError):
+                    self.add_producer([topic], app)
 
     def produce_message(self, topics, app=None, *, qos=ACK_FLUSH, header_qos=None, tx_id="", timeout=5000):
         """[(topic, code, [(partition, index, start time)])] for [(topic, [message])]; None where no answer is due."""

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemq.broker.runs import store_run_python
-from lakemq.message import MESSAGE_BYTES_MAX
+from lakemq.envelope import pack
+from lakemq.message import MESSAGE_BYTES_MAX, Message
 from lakemq.record import MessageFields, scan_python, write_fields
 from lakemq.storage.message_record import make_record_python
 from lakemq.wire.commands import decode_response
@@ -267,8 +268,11 @@ def test_refusals_and_receipts_are_what_the_codec_reads(asked, code):
         ("orders", code, count) for _, count in asked
     ]
     assert {each.index for one in refused for each in one.topics[0].results} <= {-1}
-    received = answers_in(run_receipts(requests, TOPIC, HEAD, NOW_MS, 5))
-    assert {(each.partition, each.index) for one in received for each in one.topics[0].results} <= {(5, -1)}
+    sent = range(1000, 1000 + sum(count for _, count in asked))
+    messages = b"".join(pack(Message(body=b"x", send_time_ms=one)) for one in sent)
+    received = answers_in(run_receipts(messages, requests, TOPIC, HEAD, NOW_MS, 5))
+    results = [each for one in received for each in one.topics[0].results]
+    assert [(each.partition, each.index, each.start_time_ms) for each in results] == [(5, -1, one) for one in sent]
 
 
 # --- all in one ------------------------------------------------------------------------------------------------------

@@ -13,15 +13,20 @@ from lakemq.errors import (
     BadParameterError,
     BrokerNotReadableError,
     BrokerNotWritableError,
+    ConsumedElsewhereError,
+    ConsumeForbiddenError,
     ConsumePausedError,
     ConsumerNotFoundError,
+    InitializationError,
     ProducerNotFoundError,
+    SendForbiddenError,
     ServiceUnavailableError,
     TopicNotFoundError,
     TopicNotReadableError,
     TopicNotWritableError,
 )
 from lakemq.policy import ConsumerPolicy, ProducerPolicy
+from lakemq.wire.dialect import Dialect
 
 
 class Access:
@@ -34,6 +39,13 @@ class Access:
         self.is_readable = True
         self.is_writable = True
         self.is_draining = False
+        self.has_metadata = config.owns_metadata or ledger.metadata.version > 0
+
+    def check_initialised(self) -> None:
+        """InitializationError, or DatabaseError, while it is not known yet who may connect."""
+        if not self.has_metadata:
+            self._changes.check_store()
+            raise InitializationError("the broker has not got the topics and apps from the first worker yet")
 
     def topic(self, name: str, now: Now) -> Topic:
         """A topic that exists, or does now."""
@@ -74,8 +86,11 @@ class Access:
         assert policy is not None
         if not topic.is_writable:
             raise TopicNotWritableError(f"topic {topic_name!r} was set to take no messages")
+        if policy.is_forbidden:
+            raise TopicNotWritableError(f"app {app!r} was forbidden to send to topic {topic_name!r}")
         if connection.port.host in policy.black_list:
-            raise TopicNotWritableError(f"{connection.port.host} may not send to topic {topic_name!r}")
+            forbidden = TopicNotWritableError if connection.dialect is Dialect.JOYQUEUE else SendForbiddenError
+            raise forbidden(f"{connection.port.host} may not send to topic {topic_name!r}")
         return topic, policy
 
     def subscription(self, topic_name: str, app: str, now: Now) -> tuple[Topic, Subscription]:
@@ -102,8 +117,16 @@ class Access:
             raise ConsumePausedError(f"app {app!r} is paused on topic {topic_name!r}")
         if not topic.is_readable:
             raise TopicNotReadableError(f"topic {topic_name!r} was set to hand out no messages")
+        if policy.is_forbidden:
+            raise TopicNotReadableError(f"app {app!r} was forbidden to receive from topic {topic_name!r}")
         if connection.port.host in policy.black_list:
-            raise TopicNotReadableError(f"{connection.port.host} may not receive from topic {topic_name!r}")
+            forbidden = TopicNotReadableError if connection.dialect is Dialect.JOYQUEUE else ConsumeForbiddenError
+            raise forbidden(f"{connection.port.host} may not receive from topic {topic_name!r}")
+        if policy.only_region and connection.region.lower() != policy.only_region.lower():
+            raise ConsumedElsewhereError(
+                f"app {app!r} receives topic {topic_name!r} in region {policy.only_region!r} only, "
+                f"and this consumer says {connection.region!r}"
+            )
         return topic, subscription, policy
 
     def is_archive(self, topic: Topic, app: str) -> bool:

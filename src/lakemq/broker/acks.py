@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 from lakemq.broker.access import Access
-from lakemq.broker.answers import answer, code_of, encode, refusal, send
+from lakemq.broker.answers import answer, code_for, code_of, encode, refusal, send
 from lakemq.broker.config import BrokerConfig
 from lakemq.broker.consume import Consuming
 from lakemq.broker.events import Now
@@ -150,7 +150,7 @@ class Acking:
                 try:
                     found.append(self._stand(connection.full_topic(wish.topic), command.app, partition, now))
                 except LakeMQError as error:
-                    found.append(FoundIndex(partition, code=code_of(error)))
+                    found.append(FoundIndex(partition, code=code_for(connection, error)))
             entries.append(TopicFoundIndexes(wish.topic, tuple(found)))
         of = FetchIndexAck if isinstance(command, FetchIndex) else FetchAckIndexAck
         return of(tuple(entries))
@@ -226,7 +226,7 @@ class Acking:
         """Answer once what was appended in this turn is written."""
 
         def refused(error: LakeMQError) -> Buffers:
-            return encode(connection, header, _all_failed(ack, code_of(error)), now, None)
+            return encode(connection, header, _all_failed(ack, code_for(connection, error)), now, None)
 
         self._waiters.park(
             CommandReply(

@@ -3,11 +3,28 @@
 from lakemq.broker.events import Now
 from lakemq.broker.sessions import Connection
 from lakemq.broker.waiters import Buffers
-from lakemq.errors import LakeMQError, UnknownError
+from lakemq.errors import (
+    DatabaseError,
+    LakeMQError,
+    ServiceUnavailableError,
+    TopicNotReadableError,
+    TopicNotWritableError,
+    UnknownError,
+    WriteError,
+)
 from lakemq.wire.commands import Ack, encode_error, encode_response
 from lakemq.wire.dialect import Dialect
 from lakemq.wire.header import Header
 from lakemq.wire.session import presumed
+
+# What a client that has only the protocol's description is told instead of a number that is not in it.
+_DESCRIBED: dict[int | None, type[LakeMQError]] = {
+    74: ServiceUnavailableError,
+    94: WriteError,
+    192: TopicNotReadableError,
+    193: TopicNotWritableError,
+    240: DatabaseError,
+}
 
 
 def send(connection: Connection, buffers: Buffers, now: Now) -> None:
@@ -29,6 +46,7 @@ def hold_up(connection: Connection, now: Now) -> None:
 def encode(connection: Connection, header: Header, ack: Ack | None, now: Now, error: LakeMQError | None) -> Buffers:
     """An answer as bytes, in the connection's dialect."""
     dialect = dialect_of(connection, header)
+    error = known_to(connection, error) if error is not None else None
     return encode_response(ack, header, dialect=dialect, send_time_ms=now.wall_ms, error=error)
 
 
@@ -39,7 +57,7 @@ def answer(connection: Connection, header: Header, ack: Ack | None, now: Now, er
 
 def refusal(connection: Connection, header: Header, error: LakeMQError, now: Now) -> Buffers:
     """The answer to a request that failed as a whole. What does not travel is told as unknown."""
-    told = error if error.status is not None else UnknownError(str(error))
+    told = known_to(connection, error) if error.status is not None else UnknownError(str(error))
     return [encode_error(told, header, dialect=dialect_of(connection, header), send_time_ms=now.wall_ms)]
 
 
@@ -55,3 +73,16 @@ def code_of(error: LakeMQError) -> int:
         if status is not None:
             return int(status)
     return UnknownError.status or 0
+
+
+def known_to(connection: Connection, error: LakeMQError) -> LakeMQError:
+    """An error as that peer can know it: JoyQueue's clients and ours know numbers that the description has not."""
+    if error.in_seed or connection.is_ours or connection.dialect is not Dialect.DOCUMENTED:
+        return error
+    described = _DESCRIBED.get(error.status)
+    return described(str(error)) if described is not None else error
+
+
+def code_for(connection: Connection, error: LakeMQError) -> int:
+    """The code of an error inside a payload for that peer."""
+    return code_of(known_to(connection, error))

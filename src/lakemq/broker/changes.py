@@ -26,7 +26,7 @@ from lakemq.cluster.metadata import (
 from lakemq.delivery.ack_index import AckRow
 from lakemq.delivery.filters import parse_filter
 from lakemq.delivery.trace_record import EVENTS_TOPIC
-from lakemq.errors import BadParameterError, NameTakenError, TopicNotFoundError, UnknownNameError
+from lakemq.errors import BadParameterError, DatabaseError, NameTakenError, TopicNotFoundError, UnknownNameError
 from lakemq.names import AppName, app_name, owner_of, topic_name
 from lakemq.policy import ConsumerPolicy, ProducerPolicy
 
@@ -43,11 +43,18 @@ class Changes:
         self._ledger = ledger
         self._config = config
         self._group_ids = config.group_ids or (config.group_id,)
+        self.store_failure = ""  # why metadata cannot be shared with other workers, if it cannot
 
     def check_owner(self) -> None:
-        """BadParameterError unless this broker's word on metadata counts."""
+        """BadParameterError unless this broker's word on metadata counts; DatabaseError if it would not be heard."""
         if not self._config.owns_metadata:
             raise BadParameterError("topics, apps and subscriptions are changed at the first worker")
+        self.check_store()
+
+    def check_store(self) -> None:
+        """DatabaseError while the store that workers share their metadata by cannot be written or read."""
+        if self.store_failure:
+            raise DatabaseError(f"the metadata that the workers share: {self.store_failure}")
 
     # --- topics ------------------------------------------------------------------------------------------------
 

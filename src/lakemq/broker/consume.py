@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from lakemq.broker.access import Access
-from lakemq.broker.answers import answer, code_of
+from lakemq.broker.answers import answer, code_for, code_of
 from lakemq.broker.config import BrokerConfig
 from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
@@ -90,7 +90,7 @@ class Consuming:
             except LakeMQError as error:
                 first_error = first_error or error
                 self._metrics.errors[code_of(error)] += 1
-                entries.append(TopicMessages(wish.topic, EMPTY, code_of(error)))
+                entries.append(TopicMessages(wish.topic, EMPTY, code_for(connection, error)))
                 continue
             if not block and len(command.topics) == 1 and self._park(connection, header, wish, command, lending, now):
                 return
@@ -207,7 +207,7 @@ class Consuming:
             bytes_max = self._config.limits.fetch_bytes_max
             block = self._lender.lend(poll.connection, lending, policy, poll.count, poll.ack_timeout_ms, bytes_max, now)
         except LakeMQError as error:
-            self._tell(poll, now, code=code_of(error))
+            self._tell(poll, now, code=code_for(poll.connection, error))
             return True
         if not block:
             return False
@@ -296,8 +296,8 @@ class Consuming:
                     block = self._read(connection, wish.topic, command.app, one, bytes_left, now)
                     bytes_left -= len(block)
                 except LakeMQError as error:
-                    code = code_of(error)
-                    self._metrics.errors[code] += 1
+                    code = code_for(connection, error)
+                    self._metrics.errors[code_of(error)] += 1
                 partitions.append(PartitionMessages(one.partition, block, code))
             entries.append(TopicPartitionMessages(wish.topic, tuple(partitions)))
         answer(connection, header, FetchPartitionMessageAck(tuple(entries)), now)

@@ -26,6 +26,7 @@ from lakemq.broker.events import (
     FramesReceived,
     JournalSynced,
     MetadataGiven,
+    MetadataStoreFailed,
     Now,
     OutputDrained,
     StopAsked,
@@ -152,7 +153,7 @@ class Broker:
             self.delaying,
             world.note,
         )
-        self._producing.park = self.delivery_admin.dead_lettering.park
+        self._producing.park = self.delaying.park = self.delivery_admin.dead_lettering.park
         self._admin = Admin(
             self.ledger,
             config,
@@ -180,6 +181,7 @@ class Broker:
             CheckpointWritten: self.writing.checkpoint_written,
             AdminAsked: self._admin_asked,
             MetadataGiven: self._metadata_given,
+            MetadataStoreFailed: self._metadata_store_failed,
             StopAsked: self._stop_asked,
         }
         self.receiving.handlers = {
@@ -259,8 +261,12 @@ class Broker:
     def _metadata_given(self, event: MetadataGiven, now: Now) -> None:
         try:
             self.changes.replace_all(event.packed, now)
+            self.access.has_metadata = True
         except LakeMQError as error:
             self._world.note("error", f"metadata could not be taken over: {error}")
+
+    def _metadata_store_failed(self, event: MetadataStoreFailed, now: Now) -> None:
+        self.changes.store_failure = event.reason
 
     # --- connections -------------------------------------------------------------------------------------------
 

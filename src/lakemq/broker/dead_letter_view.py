@@ -5,7 +5,7 @@ from typing import Any
 
 from lakemq.attributes import TAGS
 from lakemq.broker.opening import Opening
-from lakemq.delivery.settlement import DeadLetter
+from lakemq.delivery.settlement import NEVER_STORED, DeadLetter
 from lakemq.errors import LakeMQError
 from lakemq.message import Message
 
@@ -54,7 +54,7 @@ def brief(row: DeadLetter, message: Message | None) -> dict[str, Any]:
         "topic": row.topic_name,
         "app": row.app,
         "partition": row.partition,
-        "offset": row.message_index if row.cause != "rate" else None,
+        "offset": row.message_index if row.cause not in NEVER_STORED else None,
         "attempts": row.attempts,
         "first_ms": row.first_ms,
         "died_ms": row.died_ms,

@@ -32,12 +32,12 @@ from lakemq.broker.ledger import Ledger
 from lakemq.broker.lending import Lending
 from lakemq.broker.metrics import Metrics
 from lakemq.broker.opening import Opening
-from lakemq.broker.outcomes import Outcomes
+from lakemq.broker.outcomes import REASON_CHARACTERS_MAX, Outcomes
 from lakemq.broker.resending import RESENT, Resending, copy_of, origin_of
 from lakemq.cluster.metadata import Subscription, Topic
 from lakemq.delivery.guarded_clock import GuardedClock
 from lakemq.delivery.selection import is_expired
-from lakemq.delivery.settlement import Buried, DeadLetter, Edited, Entry, Retry
+from lakemq.delivery.settlement import NEVER_STORED, Buried, DeadLetter, Edited, Entry, Retry
 from lakemq.delivery.uniq import UNIQ_ID
 from lakemq.envelope import pack
 from lakemq.errors import (
@@ -103,8 +103,10 @@ class DeadLettering:
         message_count: int,
         index_count: int,
         now: Now,
+        cause: str = "rate",
+        reason: str = "the app had used up its rate for sending",
     ) -> int | None:
-        """Scanned messages that are over their app's rate become dead letters; where that ends in the journal.
+        """Scanned messages that do not get into their topic become dead letters; where that ends in the journal.
 
         None if there is no room for them, and nothing has happened.
         """
@@ -118,8 +120,8 @@ class DeadLettering:
         entries: list[Entry] = [
             DeadLetter(
                 letters.next_id + place,
-                "rate",
-                "the app had used up its rate for sending",
+                cause,
+                reason[:REASON_CHARACTERS_MAX],
                 0,
                 app,
                 topic.number,
@@ -346,7 +348,7 @@ class DeadLettering:
             outcome = self._to_app(row, topic, subscription, by, woken, now)
         else:
             outcome = self._to_topic(row, by, now)
-        if row.cause != "rate":  # which was never in its topic
+        if row.cause not in NEVER_STORED:
             self._ledger.tracing.resent(row.topic, row.partition, row.message_index, row.app, outcome, now)
         return outcome
 
@@ -385,7 +387,7 @@ class DeadLettering:
     def _to_topic(self, row: DeadLetter, by: str, now: Now) -> str:
         topic, partition = self._resending.target(row.topic_name, row.partition)
         message, address = self._read(row)
-        is_new = row.cause == "rate"  # it never was in its topic
+        is_new = row.cause in NEVER_STORED
         uniq_id = (message.attributes.get(UNIQ_ID) if is_new else None) or f"LAKEMQ_DEAD_{row.id}"
         more = {UNIQ_ID: uniq_id}
         if is_new:

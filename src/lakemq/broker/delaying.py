@@ -8,6 +8,7 @@ its due time by the guarded clock.
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from lakemq.attributes import DELAY_LEVEL, DELIVER_AT, SPAN_MARK, TAGS, decode_attributes
@@ -56,10 +57,28 @@ _UNIQ_MARK = UNIQ_ID.encode()
 _NO_ROWS = array("q")
 
 
+Park = Callable[..., int | None]
+"""Makes dead letters of messages that do not get into their topic; None where there is no room for them."""
+
+
+def no_room(*messages: object, **details: object) -> None:
+    """Nobody takes them."""
+
+
 class _Parcel:
     """Rows that are released by one record: messages of one client for one partition, or into nothing."""
 
-    __slots__ = ("buffers", "client_address", "index_count", "message_count", "partition", "places", "size", "topic")
+    __slots__ = (
+        "buffers",
+        "client_address",
+        "heads",
+        "index_count",
+        "message_count",
+        "partition",
+        "places",
+        "size",
+        "topic",
+    )
 
     def __init__(self, topic: int, partition: int = 0, client_address: bytes | None = None) -> None:
         self.topic = topic
@@ -67,6 +86,7 @@ class _Parcel:
         self.client_address = client_address  # None: into nothing
         self.places: list[int] = []  # of its rows among those taken
         self.buffers: list[memoryview] = []
+        self.heads: list[Add] = []  # of each buffer
         self.size = self.message_count = self.index_count = 0
 
 
@@ -107,6 +127,7 @@ class Delaying:
         self._topics: tuple[Metadata, dict[int, str]] | None = None  # names by number, and what they are from
         self._complained_ms: dict[str, int] = {}
         self.lateness = Durations()
+        self.park: Park = no_room  # who takes what does not get into its topic
 
     # --- asking ------------------------------------------------------------------------------------------------
 
@@ -291,6 +312,9 @@ class Delaying:
             try:
                 self._append_parcel(parcel, released, now)
             except LakeMQError as error:
+                if self._bury_refused(parcel, released, error, now):
+                    reached = ahead
+                    continue
                 for place in parcel.places:
                     is_done[place] = 0
                 self._refused(parcel, error, now)
@@ -301,6 +325,21 @@ class Delaying:
         for place, row in enumerate(rows):
             if not is_done[place]:
                 share.timeline.insert(*row)
+
+    def _bury_refused(self, parcel: _Parcel, released: Released, error: LakeMQError, now: Now) -> bool:
+        """Let what the store will never take become a dead letter; False if it may take it yet."""
+        if not isinstance(error, BadParameterError) or len(parcel.places) > 1:
+            return False
+        try:
+            if not self._bury(parcel, str(error), now):
+                return False
+            self._append(pack_pass(released), now, partial(self._pass, released))
+        except LakeMQError:  # it waits for the next tick, as the rest does
+            return False
+        return True
+
+    def _pass(self, released: Released, position: int) -> Undo:
+        return self._delays.release(released)
 
     def _take(self, share: Share, now_ms: int) -> _Taken:
         """What is due, out of the timeline, as far as it can be read and is not too much for one go."""
@@ -326,6 +365,10 @@ class Delaying:
                     parcel = nowhere[topic] = _Parcel(topic)
                     parcels.append(parcel)
                 parcel.places.append(place)
+                if head is not None:
+                    parcel.heads.append(head)
+                    parcel.buffers.append(messages)
+                    room -= len(messages)
                 continue
             # Only with the last one of its partition: there, too, messages come out in order.
             key = head.topic, head.partition
@@ -339,6 +382,7 @@ class Delaying:
                 parcel = last[key] = _Parcel(head.topic, head.partition, head.client_address)
                 parcels.append(parcel)
             parcel.places.append(place)
+            parcel.heads.append(head)
             parcel.buffers.append(messages)
             parcel.size += len(messages)
             parcel.message_count += head.message_count
@@ -348,8 +392,9 @@ class Delaying:
 
     def _append_parcel(self, parcel: _Parcel, released: Released, now: Now) -> None:
         if parcel.client_address is None:
-            self._append(pack_pass(released), now, lambda _: self._delays.release(released))
-            self._count_lost(parcel, now)
+            buried = self._bury(parcel, "its topic is gone", now)
+            self._append(pack_pass(released), now, partial(self._pass, released))
+            self._count_lost(parcel, len(parcel.places) - buried, now)
             return
         messages = b"".join(parcel.buffers)
         appended = self._ledger.append_messages(
@@ -386,8 +431,25 @@ class Delaying:
 
         self._ledger.undo_with(end, undo)
 
-    def _count_lost(self, parcel: _Parcel, now: Now) -> None:
-        count = len(parcel.places)
+    def _bury(self, parcel: _Parcel, reason: str, now: Now) -> int:
+        """What cannot be stored where it belongs becomes dead letters: how many records of it."""
+        count = 0
+        for head, messages in zip(parcel.heads, parcel.buffers, strict=True):
+            name = self._topic_names().get(head.topic) or self._ledger.metadata.dropped.get(head.topic)
+            if name is None:  # dropped so long ago that nobody knows what it was called
+                continue
+            fields, _ = read_fields(messages)
+            copied = bytearray(messages)
+            where = Topic(head.topic, name), head.partition, fields.app.decode()
+            counts = head.message_count, head.index_count
+            if self.park(*where, copied, *counts, now, cause="store", reason=reason) is not None:
+                self.counts["dead"] += 1
+                count += 1
+        return count
+
+    def _count_lost(self, parcel: _Parcel, count: int, now: Now) -> None:
+        if not count:
+            return
         if parcel.topic:
             self.counts["topic_gone"] += count
         else:

@@ -88,6 +88,13 @@ class MetadataGiven:
 
 
 @dataclass(slots=True)
+class MetadataStoreFailed:
+    """The store through which brokers of a machine share metadata cannot be written or read; empty: it can again."""
+
+    reason: str
+
+
+@dataclass(slots=True)
 class AdminAsked:
     """An operator wants something; `answer` gets what was done once it is durable, or why not."""
 
@@ -112,6 +119,7 @@ Event = (
     | CheckpointWritten
     | Tick
     | MetadataGiven
+    | MetadataStoreFailed
     | AdminAsked
     | StopAsked
 )

@@ -13,6 +13,7 @@ from lakemq.broker.waiters import CommandReply, Waiters
 from lakemq.errors import (
     AuthenticationError,
     BadParameterError,
+    ConnectionExistsError,
     ConsumerNotFoundError,
     LakeMQError,
     NoPermissionError,
@@ -42,6 +43,7 @@ from lakemq.wire.session import (
 
 HEALTHY = 100.0
 _IP_CHARACTERS_MAX = 64
+OUR_CLIENTS = "lakemq"  # how the version begins that a client of ours gives
 Roles = dict[tuple[str, str], str]  # (topic, app) → id
 
 
@@ -67,20 +69,26 @@ class Introducing:
         self._changes = changes
 
     def add_connection(self, connection: Connection, header: Header, command: AddConnection, now: Now) -> None:
-        """Check who it is. A second time checks the token again and keeps the first identity."""
+        """Check who it is. JoyQueue's clients may say it again: the token is checked, the first identity kept."""
+        if connection.app and connection.dialect is not Dialect.JOYQUEUE:
+            raise ConnectionExistsError(f"the connection introduced itself before, as app {connection.app!r}")
+        self._access.check_initialised()
         app = owner_of(app_name(command.app))
         if not self._access.may_introduce(app, command.token, now):
             raise AuthenticationError(f"app {app!r} does not exist, or the token is not one of its")
-        if command.namespace:
-            app_name(command.namespace)  # the same letters
-            if "." in command.namespace:
-                raise BadParameterError(f"{command.namespace!r} cannot be a namespace: it has a dot")
+        # JoyQueue's clients name topics in full, and put other things there: it means nothing from them.
+        namespace = command.namespace if connection.dialect is Dialect.DOCUMENTED else ""
+        if namespace:
+            app_name(namespace)  # the same letters
+            if "." in namespace:
+                raise BadParameterError(f"{namespace!r} cannot be a namespace: it has a dot")
         if not connection.app:
             connection.app = app
             connection.region = command.region
-            connection.namespace = command.namespace
+            connection.namespace = namespace
             connection.language = command.language
             connection.client_version = command.version[:64]
+            connection.is_ours = command.version.startswith(OUR_CLIENTS)
             connection.name = f"{self._config.broker_id}-{connection.port.id}"
             connection.address = f"@{command.ip[:_IP_CHARACTERS_MAX] or connection.port.host}"
             connection.client = connection.name + connection.address
@@ -157,6 +165,7 @@ class Introducing:
         connection.check_app(command.app, self._config.admin_app)
         for name in command.topics:
             connection.producers.pop((connection.full_topic(name), command.app), None)
+        connection.forget_routes()
         answer(connection, header, None, now)
 
     def add_consumer(self, connection: Connection, header: Header, command: AddConsumer, now: Now) -> None:

@@ -27,7 +27,7 @@ from lakemq.delivery.loans import Key, KeyedRun, Lease, Loans
 from lakemq.delivery.retry_queue import RetryQueue
 from lakemq.delivery.selection import is_expired, select, until_conflict
 from lakemq.delivery.settlement import Acked, DeadLetter, Entry, Retry, Stuck
-from lakemq.errors import LakeMQError, ReadError
+from lakemq.errors import LakeMQError, OrderedStateError, ReadError
 from lakemq.policy import ConsumerPolicy
 from lakemq.storage.fetch import RecordSlice
 from lakemq.wire.dialect import Dialect
@@ -187,7 +187,7 @@ class Lender:
             message, address = self._references.read(row.position, row.message_index)
             attributes = encode_attributes(message.attributes)
             is_over = is_expired(attributes, self._clock.read(now), message.stored_at_ms)
-            data = self._references.as_retry(message, row.id, row.attempts + 1)
+            data = self._references.as_retry(message, row.id, row.attempts + 1, tells_origin=connection.is_ours)
             block = MessageBlock(1, (data,), client_address=address)
             if connection.dialect is Dialect.JOYQUEUE:
                 block = join([block], Dialect.JOYQUEUE)
@@ -231,6 +231,9 @@ class Lender:
                 unreadable = unreadable or error
                 tried.append(partition)
                 continue
+            except Exception:  # a bug: whoever comes next may have more luck
+                loans.offer(partition)
+                raise
             if lease is not None:
                 break
         for partition in tried:  # the damage stays until somebody seeks past it; the others go on
@@ -297,7 +300,7 @@ class Lender:
         if not slices or not lease.open:
             loans.offer(partition)  # there may be more behind what was left out
             return EMPTY, None
-        if is_ordered and connection.dialect is Dialect.DOCUMENTED:
+        if is_ordered and connection.is_ours:
             slices = self._counted(lending, partition, slices)
         try:
             block = self.joined(connection, slices)
@@ -373,9 +376,7 @@ class Lender:
             if state.acks.is_acked(lending.number, partition, row.message_index):
                 continue
             if row.message_index < first:
-                position = self._group.locate(lending.topic_number, partition, row.message_index)
-                message, _ = self._references.read(position, row.message_index)
-                busy.add(message.business_id.encode())
+                busy.add(self._stuck_key(lending, partition, row.message_index))
             elif row.due_ms > now_ms:
                 waits = min(waits, row.message_index)
         taken: list[KeyedRun] = []
@@ -408,6 +409,15 @@ class Lender:
             else one
             for one in slices
         ]
+
+    def _stuck_key(self, lending: Lending, partition: int, index: int) -> bytes:
+        """The key that waits for a message; without it nobody knows what may be handed out before it."""
+        try:
+            position = self._group.locate(lending.topic_number, partition, index)
+            message, _ = self._references.read(position, index)
+        except ReadError as error:
+            raise OrderedStateError(f"others wait for the message at {index}, which cannot be read: {error}") from error
+        return message.business_id.encode()
 
     # --- filters and expiry --------------------------------------------------------------------------------------
 

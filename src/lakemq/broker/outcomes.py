@@ -67,7 +67,7 @@ class Outcomes:
             self._metrics.capped["retries"] += 1
             raise RetryStoreError(f"{len(state.retries)} messages wait to be tried again; no more are taken")
         entries: list[Entry] = []
-        if policy.retry_times <= 1:
+        if policy.retry_times < 1:
             if not self._has_room_for_dead(len(wishes) - 1):
                 raise RetryStoreError(f"there are {len(state.dead_letters)} dead letters, and no room for more")
             for index, _, reason in wishes:
@@ -100,7 +100,7 @@ class Outcomes:
         """Entries for a retry that failed once more."""
         attempts = row.attempts + 1
         reason = reason[:REASON_CHARACTERS_MAX]
-        if attempts >= policy.retry_times and self._has_room_for_dead():
+        if attempts > policy.retry_times and self._has_room_for_dead():
             return self.end_retry(whose, row._replace(attempts=attempts), "exhausted", reason, now)
         due_ms = self._clock.read(now) + self._pause_ms(policy, attempts, after_ms)
         return [row._replace(attempts=attempts, due_ms=due_ms, reason=reason)]

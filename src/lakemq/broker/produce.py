@@ -7,13 +7,13 @@ by `take_run`, many at a time and without being taken apart; everything else com
 import struct
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from lakemq.broker.access import Access
-from lakemq.broker.answers import code_of, encode, send
+from lakemq.broker.answers import code_for, code_of, encode, send
 from lakemq.broker.config import BrokerConfig
-from lakemq.broker.delaying import Delaying
+from lakemq.broker.delaying import Delaying, Park, no_room
 from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.metrics import Metrics
@@ -28,11 +28,13 @@ from lakemq.errors import (
     BadParameterError,
     LakeMQError,
     NotLeaderError,
+    ProducerNotFoundError,
     RateLimitedError,
     SerializationError,
     SlowSyncError,
 )
 from lakemq.message import Qos
+from lakemq.policy import ProducerPolicy
 from lakemq.record import ORDERED_BIT, MessageFields, read_fields, scan, stamp
 from lakemq.wire.dialect import Dialect, header_qos, qos_of_level
 from lakemq.wire.header import Header
@@ -42,13 +44,6 @@ from lakemq.wire.produce_run import ProduceRun, any_special, run_acks, run_recei
 _RESULT_PLACE = struct.Struct(">i2xq7xq")  # of a message: length, index, sendTime
 _NOWHERE = ProduceResult(-1, -1, -1)
 _STRONGEST_FIRST = sorted(Qos, key=lambda qos: -qos.strength)
-
-
-Park = Callable[[Topic, int, str, bytearray | memoryview, int, int, Now], int | None]
-
-
-def _no_room(*messages: object) -> None:
-    """Nobody takes them."""
 
 
 class _Stored:
@@ -109,7 +104,9 @@ class RunReply(Reply):
     def refusal(self, error: LakeMQError) -> Buffers:
         """Each request failed, in the same way."""
         route = self._route
-        return [run_refusals(self._requests, route.topic_string, route.head, self._now_ms, code_of(error))]
+        assert self.connection is not None
+        code = code_for(self.connection, error)
+        return [run_refusals(self._requests, route.topic_string, route.head, self._now_ms, code)]
 
 
 class Producing:
@@ -141,7 +138,7 @@ class Producing:
         )  # whose turn it is, by topic, if the client leaves it to us
         self.routes = ProduceRoutes(ledger, config, access, sessions)
         self.is_sync_slow = False
-        self.park: Park = _no_room  # who takes what is over a rate
+        self.park: Park = no_room  # who takes what is over a rate
 
     # --- many alike --------------------------------------------------------------------------------------------
 
@@ -171,7 +168,8 @@ class Producing:
             )
         except LakeMQError as error:
             metrics.errors[code_of(error)] += 1
-            answers = run_refusals(requests, route.topic_string, route.head, now.wall_ms, code_of(error))
+            code = code_for(connection, error)
+            answers = run_refusals(requests, route.topic_string, route.head, now.wall_ms, code)
             send(connection, [answers], now)
             return
         metrics.messages_in[route.topic] += index_count
@@ -180,7 +178,7 @@ class Producing:
             first, after, end = appended
             self._ledger.tracing.stored(route.traced, end, partition, first, after, messages, now.wall_ms)
         if route.is_receive:
-            answers = run_receipts(requests, route.topic_string, route.head, now.wall_ms, partition)
+            answers = run_receipts(messages, requests, route.topic_string, route.head, now.wall_ms, partition)
             send(connection, [answers], now)
             return
         answers = run_acks(messages, requests, route.topic_string, route.head, now.wall_ms)
@@ -240,7 +238,7 @@ class Producing:
         now: Now,
         error: LakeMQError | None = None,
     ) -> Buffers:
-        code = code_of(error) if error is not None else 0
+        code = code_for(connection, error) if error is not None else 0
         return encode(connection, header, ProduceMessageAck(tuple([one.entry(code) for one in stored])), now, None)
 
     def _store_topic(
@@ -254,14 +252,14 @@ class Producing:
         except LakeMQError as error:
             if error.status is None:
                 raise
-            stored.code = error.status
+            stored.code = code_for(connection, error)
             self._metrics.errors[error.status] += 1
         return stored
 
     def _store(self, connection: Connection, entry: TopicProduce, app: str, stored: _Stored, now: Now) -> None:
         if stored.qos is Qos.FLUSH and self.is_sync_slow:
             raise SlowSyncError("the disk does not keep up: a sync is taking too long")
-        topic, policy = self._access.producer(connection, connection.full_topic(entry.topic), app, now)
+        topic, policy = self._producer(connection, entry.topic, app, now)
         if not entry.messages.count:
             raise BadParameterError(f"no messages for topic {entry.topic!r}")
         block = entry.messages.stored(connection.port.is_ipv6)
@@ -286,7 +284,7 @@ class Producing:
             stored.end_position = self._transacting.put(
                 connection, topic, partition, entry.tx_id, app, messages, block.count, found.index_count, now
             )
-            stored.results = (ProduceResult(partition, -1, -1),) * block.count
+            stored.results = _results_of(messages, block.count, partition, has_index=False)
             return
         wishes = NOTHING
         if any_special(messages, 0, block.count, found.partition):
@@ -310,7 +308,7 @@ class Producing:
     ) -> None:
         """Messages that are all new go where they belong: to an operator, until they are due, to their partition."""
         topic, partition, messages, count, index_count = load
-        nowhere_yet = (ProduceResult(partition, -1, -1),) * count
+        nowhere_yet = _results_of(messages, count, partition, has_index=False)
         if is_over:
             parked = None
             if wishes.due_ms is None:  # what is to wait would wait for an operator instead
@@ -359,6 +357,18 @@ class Producing:
         self._metrics.messages_in[topic.name] += index_count
         self._metrics.bytes_in[topic.name] += len(messages)
 
+    def _producer(self, connection: Connection, name: str, app: str, now: Now) -> tuple[Topic, ProducerPolicy]:
+        """A topic that this app may send to and has said it will; JoyQueue's clients need not have."""
+        full = connection.full_topic(name)
+        is_added = connection.dialect is Dialect.JOYQUEUE or (full, app) in connection.producers
+        refused = ProducerNotFoundError(f"the connection did not send ADD_PRODUCER for topic {name!r}")
+        if not is_added and self._config.creates_missing:  # before anything is made for it
+            raise refused
+        topic, policy = self._access.producer(connection, full, app, now)
+        if not is_added:
+            raise refused
+        return topic, policy
+
     def _partition_of(self, topic: Topic, messages: memoryview | bytearray, wanted: int, dialect: Dialect) -> int:
         if wanted >= 0 and topic.type == "ordered" and dialect is Dialect.DOCUMENTED:
             # A client that has not heard that the topic grew would spread one key over two partitions.
@@ -400,11 +410,14 @@ def _merged(
     return tuple(results)
 
 
-def _results_of(messages: memoryview | bytearray, count: int, partition: int) -> tuple[ProduceResult, ...]:
+def _results_of(
+    messages: memoryview | bytearray, count: int, partition: int, *, has_index: bool = True
+) -> tuple[ProduceResult, ...]:
+    """Where each of them went, and when it was sent; without an index while none is known."""
     results = []
     at = 0
     for _ in range(count):
         length, index, sent_ms = _RESULT_PLACE.unpack_from(messages, at)
-        results.append(ProduceResult(partition, index, sent_ms))
+        results.append(ProduceResult(partition, index if has_index else -1, sent_ms))
         at += length
     return tuple(results)

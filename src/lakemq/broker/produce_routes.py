@@ -95,9 +95,11 @@ class ProduceRoutes:
         shared = self._sessions.shared_routes.find(connection, key, version)
         if shared is None:
             return None
+        app = shared.suffix[2:].decode()
+        if (shared.topic, app) not in connection.producers:
+            return None  # it has not sent ADD_PRODUCER, and is told so
         traced = None
         if shared.traced is not None:
-            app = shared.suffix[2:].decode()
             traced = self._ledger.tracing.sender(shared.topic_number, app, connection.address)
         route = shared.of(connection.port.address, traced)
         connection.keep_route(route, self._own_max)

@@ -30,14 +30,15 @@ class References:
         """The message, out of its batch if it is in one, and the address of who sent it; ReadError if it is gone."""
         return self._opening.read(position, index)
 
-    def as_retry(self, message: Message, retry_id: int, attempt: int) -> bytes:
-        """The message as it is handed out again: from the partition of retries, saying where it comes from."""
-        attributes = {
-            **message.attributes,
-            ATTEMPT: str(attempt),
-            ORIGIN_PARTITION: str(message.partition),
-            ORIGIN_INDEX: str(message.index),
-        }
+    def as_retry(self, message: Message, retry_id: int, attempt: int, *, tells_origin: bool) -> bytes:
+        """The message as it is handed out again: from the partition of retries, with its origin if that is wanted."""
+        attributes = dict(message.attributes)
+        if tells_origin:
+            attributes |= {
+                ATTEMPT: str(attempt),
+                ORIGIN_PARTITION: str(message.partition),
+                ORIGIN_INDEX: str(message.index),
+            }
         index = attempt_number(retry_id, attempt)
         return pack(replace(message, attributes=attributes, partition=RETRY_PARTITION, index=index))
 

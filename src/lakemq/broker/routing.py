@@ -1,6 +1,7 @@
 """FETCH_CLUSTER, FIND_COORDINATOR and FETCH_ASSIGNED_PARTITION: where topics live, and whose partitions are whose.
 
-One broker is its own coordinator. Brokers beside it on the same machine are told of through `neighbours`.
+Brokers beside this one on the same machine are told of through `neighbours`. One of them all coordinates an app; which
+one, each of them knows by itself.
 """
 
 from collections.abc import Hashable
@@ -11,7 +12,7 @@ from lakemq.broker.config import ASSIGNOR, BrokerConfig
 from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.sessions import Connection
-from lakemq.cluster.assignment import MEMBERS_MAX, Assignment
+from lakemq.cluster.assignment import MEMBERS_MAX, Assignment, coordinator_of
 from lakemq.cluster.metadata import Topic
 from lakemq.errors import (
     AssignmentError,
@@ -19,6 +20,7 @@ from lakemq.errors import (
     CoordinatorUnavailableError,
     LakeMQError,
     NoAssignablePartitionError,
+    NoPartitionGroupError,
     NoPermissionError,
 )
 from lakemq.policy import ConsumerPolicy, ProducerPolicy
@@ -81,7 +83,11 @@ class Routing:
             consumer = consumer or ConsumerPolicy(batch_size=self._config.batch_size_default)
         if producer is None and consumer is None:
             return ClusterTopic(name, code=NoPermissionError.status or 1)
-        return ClusterTopic(name, producer, consumer, topic.type_number, self._partition_groups(topic))
+        groups = self._partition_groups(topic)
+        code = 0
+        if all(group.leader == NO_LEADER for group in groups):
+            code = NoPartitionGroupError.status or 0
+        return ClusterTopic(name, producer, consumer, topic.type_number, groups, code)
 
     def _partition_groups(self, topic: Topic) -> tuple[ClusterPartitionGroup, ...]:
         groups: dict[int, list[int]] = {}
@@ -116,13 +122,14 @@ class Routing:
     # --- the coordinator ---------------------------------------------------------------------------------------
 
     def find_coordinator(self, connection: Connection, header: Header, command: FindCoordinator, now: Now) -> None:
-        """This broker, for every app."""
+        """The broker that shares out an app's partitions: one for each app, whichever broker is asked."""
         connection.check_app(command.app, self._config.admin_app)
-        broker = self._brokers(connection)[0]
+        brokers = {broker.id: broker for broker in self._brokers(connection)}
+        broker = brokers[coordinator_of(command.app, brokers)]
         entries = []
         for name in command.topics:
             code = 0
-            if self._access.is_draining:
+            if self._access.is_draining and broker.id == self._config.broker_id:
                 code = CoordinatorUnavailableError.status or 0
             else:
                 try:
@@ -144,6 +151,13 @@ class Routing:
         connection.check_app(command.app, self._config.admin_app)
         if self._access.is_draining:
             raise CoordinatorUnavailableError("the broker is stopping")
+        coordinator = coordinator_of(
+            command.app, [self._config.broker_id, *(one[0] for one in self.neighbours.values())]
+        )
+        if coordinator != self._config.broker_id:
+            raise CoordinatorUnavailableError(
+                f"broker {coordinator} coordinates app {command.app!r}, this is {self._config.broker_id}"
+            )
         if self._config.assignor != ASSIGNOR:
             raise AssignorNotFoundError(f"assignor {self._config.assignor!r} is not known; {ASSIGNOR!r} is")
         entries = []

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lakemq.broker.access import Access
-from lakemq.broker.answers import code_of, hold_up, send
+from lakemq.broker.answers import code_for, code_of, hold_up, send
 from lakemq.broker.config import BrokerConfig
 from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
@@ -86,7 +86,8 @@ class TurnReply(Reply):
         code = code_of(error)
         self._metrics.errors[code] += len(self._runs) - 1  # one is counted by whoever asks
         for connection, _, route, requests in self._runs:
-            refused = run_refusals(requests, route.topic_string, route.alike[0], self._now.wall_ms, code)
+            told = code_for(connection, error)
+            refused = run_refusals(requests, route.topic_string, route.alike[0], self._now.wall_ms, told)
             send(connection, [refused], self._now)
         return []
 

@@ -106,6 +106,7 @@ class Connection:
     address: str = ""  # @address, as they name who sends: those who send from one place are not told apart
     language: int = 8
     client_version: str = ""
+    is_ours: bool = False  # a client of ours, which is told where retries come from
     has_spoken: bool = False
     producers: dict[tuple[str, str], str] = field(default_factory=dict)  # (topic, app) → producerId
     consumers: dict[tuple[str, str], str] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from itertools import chain, pairwise
 from typing import NamedTuple, ParamSpec
 
 from lakemq.broker.access import Access
-from lakemq.broker.answers import code_of, encode
+from lakemq.broker.answers import code_for, code_of, encode
 from lakemq.broker.config import BrokerConfig
 from lakemq.broker.consume import Consuming
 from lakemq.broker.events import Now
@@ -99,9 +99,8 @@ class Settling:
                 is_all_done = not any(ack.type for ack in one.acks)
                 wishes = None if is_all_done else [_wish_of(ack.index, ack.type) for ack in one.acks]
                 where = connection, said.topic, command.app, one.partition
-                codes.append(
-                    PartitionCode(one.partition, self._code(self._settle, *where, numbers, wishes, woken, now))
-                )
+                code = self._code(connection, self._settle, *where, numbers, wishes, woken, now)
+                codes.append(PartitionCode(one.partition, code))
             entries.append(TopicCodes(said.topic, tuple(codes)))
         self._after_write(connection, header, CommitAckAck(tuple(entries)), _refused_acks, now)
         for lending in woken:
@@ -121,7 +120,7 @@ class Settling:
                 numbers = [wish.number for wish in wishes]
                 failing = wishes if any(wish.outcome for wish in wishes) else None
                 where = connection, said.topic, command.app, partition
-                codes[partition] = self._code(self._settle, *where, numbers, failing, woken, now)
+                codes[partition] = self._code(connection, self._settle, *where, numbers, failing, woken, now)
             told = [SettledCode(one.partition, one.index, codes[one.partition]) for one in said.settlements]
             entries.append(TopicSettledCodes(said.topic, tuple(told)))
         self._after_write(connection, header, SettleAck(tuple(entries)), _refused_settlements, now)
@@ -389,7 +388,7 @@ class Settling:
         attempts = (before.attempts if before is not None else 0) + 1
         first_ms = before.first_ms if before is not None else now_ms
         row = Stuck(lending.number, partition, wish.number, attempts, 0, first_ms)
-        if may_die and (wish.outcome == DEAD or attempts >= policy.retry_times):
+        if may_die and (wish.outcome == DEAD or attempts > policy.retry_times):
             dead = self._dead(lending, partition, wish, entries, attempts, now)
             if dead:
                 return dead
@@ -541,13 +540,13 @@ class Settling:
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    def _code(self, act: Callable[P, object], *arguments: P.args, **more: P.kwargs) -> int:
-        """0 if that goes well, or the code of what did not."""
+    def _code(self, connection: Connection, act: Callable[P, object], *arguments: P.args, **more: P.kwargs) -> int:
+        """0 if that goes well, or the code of what did not, as that peer knows it."""
         try:
             act(*arguments, **more)
         except LakeMQError as error:
             self._metrics.errors[code_of(error)] += 1
-            return code_of(error)
+            return code_for(connection, error)
         return 0
 
     def _after_write(
@@ -556,7 +555,7 @@ class Settling:
         """Answer once what was appended in this turn is written."""
 
         def refusal(error: LakeMQError) -> Buffers:
-            return encode(connection, header, refused(ack, code_of(error)), now, None)
+            return encode(connection, header, refused(ack, code_for(connection, error)), now, None)
 
         self._waiters.park(
             CommandReply(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from lakemq.attributes import DELAY_LEVEL, DELIVER_AT, decode_attributes
 from lakemq.broker.access import Access
-from lakemq.broker.answers import answer, code_of, encode
+from lakemq.broker.answers import answer, code_for, code_of, encode
 from lakemq.broker.config import BrokerConfig
 from lakemq.broker.deciding import Deciding
 from lakemq.broker.events import Now
@@ -169,7 +169,7 @@ class Transacting:
             )
         except LakeMQError as error:
             self._metrics.errors[code_of(error)] += 1
-            answer(connection, header, ProduceMessagePrepareAck("", code_of(error)), now)
+            answer(connection, header, ProduceMessagePrepareAck("", code_for(connection, error)), now)
             return
         self._park(
             connection,

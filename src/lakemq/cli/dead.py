@@ -23,7 +23,7 @@ Id = Annotated[int, typer.Argument(metavar="ID", min=1, help="The dead letter; `
 Ids = Annotated[list[int] | None, typer.Argument(metavar="[ID]...", help="These; else all that the options match.")]
 Topic = Annotated[str | None, typer.Option(help="Only of this topic.")]
 Group = Annotated[str | None, typer.Option(help="Only of this group, app or app.group, by its full name.")]
-Cause = Annotated[str | None, typer.Option(help="Only with this cause: exhausted, expired, rate, filter or asked.")]
+Cause = Annotated[str | None, typer.Option(help="Only with this cause: exhausted, expired, rate, store or asked.")]
 Text = Annotated[str | None, typer.Option(help="Only with this text in the reason or the key.")]
 Since = Annotated[str | None, typer.Option(help="Only those that died then or later: -2h, 2026-11-15T14:00.")]
 Until = Annotated[str | None, typer.Option(help="Only those that died then or before.")]

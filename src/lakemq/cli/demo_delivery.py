@@ -26,7 +26,7 @@ class DeliveryDemo:
         """All steps."""
         self._admin.ensure_topic(TOPIC, partitions=1)
         self._admin.subscribe(
-            TOPIC, f"shop.{GROUP}", consumer={"retry_first_ms": 200, "retry_times": 3}, start="latest"
+            TOPIC, f"shop.{GROUP}", consumer={"retry_first_ms": 200, "retry_times": 2}, start="latest"
         )
         self._delay()
         self._retry()

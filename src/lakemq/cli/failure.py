@@ -36,6 +36,7 @@ _EXITS = {
     "TopicNotReadableError": NOT_PERMITTED,
     "SendForbiddenError": NOT_PERMITTED,
     "ConsumeForbiddenError": NOT_PERMITTED,
+    "ConsumedElsewhereError": NOT_PERMITTED,
     "BrokerUnreachableError": UNREACHABLE,
     "ConnectionLostError": UNREACHABLE,
     "ServiceUnavailableError": UNREACHABLE,

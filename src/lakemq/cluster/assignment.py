@@ -1,13 +1,22 @@
-"""Partitions of a topic spread over the members of an app: evenly, and moved no more than needed.
+"""Who coordinates an app, and partitions of a topic spread over its members: evenly, and moved no more than needed.
 
 A member that is not heard of for its session time-out is out. With more members than partitions the last to come stand
 by with none.
 """
 
-from collections.abc import Hashable, Sequence
+import zlib
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 MEMBERS_MAX = 10_000  # of one app on one topic
+
+
+def coordinator_of(app: str, brokers: Iterable[int]) -> int:
+    """The broker that coordinates an app: the same for whoever knows the same brokers, in whatever order.
+
+    Each broker has a number for each app, and the largest wins: one broker more or less moves its own share only.
+    """
+    return max(brokers, key=lambda broker: (zlib.crc32(b"%d/%s" % (broker, app.encode())), broker))
 
 
 @dataclass(slots=True)

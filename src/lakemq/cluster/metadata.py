@@ -15,6 +15,7 @@ from lakemq.names import AppName, owner_of
 from lakemq.policy import ConsumerPolicy, ProducerPolicy
 
 PARTITIONS_MAX = 32766  # of one topic: a signed SHORT on the wire, and the last one stands for retries
+DROPPED_MAX = 1000  # topics that are gone whose names are remembered
 TOPIC_TYPES = {"normal": 0, "broadcast": 1, "ordered": 2}
 _TYPE_NAMES = {number: name for name, number in TOPIC_TYPES.items()}
 
@@ -103,6 +104,7 @@ class Metadata:
     apps: Mapping[str, App] = field(default_factory=dict)
     subscriptions: Mapping[tuple[str, str], Subscription] = field(default_factory=dict)
     cluster: str = ""  # the id of these data, given once
+    dropped: Mapping[int, str] = field(default_factory=dict)  # names of topics that are gone, by number: the last ones
 
     # --- asking ------------------------------------------------------------------------------------------------
 
@@ -133,6 +135,7 @@ class Metadata:
                 "apps": [asdict(app) for app in self.apps.values()],
                 "subscriptions": [asdict(one) for one in self.subscriptions.values()],
                 "cluster": self.cluster,
+                "dropped": [[number, name] for number, name in self.dropped.items()],
             },
             separators=(",", ":"),
         ).encode()
@@ -151,6 +154,7 @@ class Metadata:
             {one["name"]: _app_of(one) for one in said["apps"]},
             {(one.topic, one.app): one for one in subscriptions},
             said.get("cluster", ""),
+            dict(said.get("dropped", ())),
         )
 
 
@@ -192,7 +196,7 @@ _RANGES = {
     "retry_read_probability": (0, 100),
     "concurrent_prefetch_size": (1, 100_000),
     "delay_ms": (0, 0x7FFFFFFF),
-    "retry_times": (1, 1000),
+    "retry_times": (0, 1000),
     "retry_first_ms": (1, 86_400_000),
     "retry_factor": (1, 100),
     "retry_delay_max_ms": (1, 7 * 86_400_000),
@@ -247,9 +251,16 @@ def _put_topic(old: Metadata, change: Mapping[str, Any]) -> Metadata:
 
 def _drop_topic(old: Metadata, change: Mapping[str, Any]) -> Metadata:
     name = change["name"]
+    gone = old.topics.get(name)
+    dropped = dict(old.dropped)
+    if gone is not None:
+        dropped[gone.number] = name
+        while len(dropped) > DROPPED_MAX:
+            del dropped[next(iter(dropped))]
     return replace(
         old,
         version=old.version + 1,
+        dropped=dropped,
         topics={key: topic for key, topic in old.topics.items() if key != name},
         subscriptions={key: one for key, one in old.subscriptions.items() if one.topic != name},
     )

@@ -128,7 +128,8 @@ class Edited(NamedTuple):
 
 Entry = Acked | AckedRuns | Retry | Retried | DeadLetter | Buried | Stuck | LeaseEnded | Moved | Edited
 
-CAUSES = ("exhausted", "expired", "rate", "filter", "asked")
+CAUSES = ("exhausted", "expired", "rate", "filter", "asked", "store")
+NEVER_STORED = ("rate", "store")  # causes of those that never were in their topic
 _KINDS: dict[int, type[Retry | Retried | DeadLetter | Buried | Stuck | LeaseEnded | Moved | Edited]] = {
     2: Retry,
     3: Retried,

@@ -146,7 +146,7 @@ class Client:
         self._introduce()
 
     def _introduce(self) -> None:
-        hello = AddConnection(app=self.app, token=self.stage.token, language=3, version="sim", ip="10.0.0.1")
+        hello = AddConnection(app=self.app, token=self.stage.token, language=3, version="lakemq-sim", ip="10.0.0.1")
 
         def introduced(status: int, ack: Ack | None) -> None:
             if status:

@@ -113,6 +113,7 @@ class Producer(Client):
 
     def probe(self, topic: str, partition: int) -> int:
         """One more message, when all else is done; returns its payload."""
+        self.ask(AddProducer((topic,), self.app, 1), lambda status, ack: None)  # what comes of it the send tells
         carrier, data = self._carrier(topic, "", partition, is_batch=False)  # a key would choose for itself
         entry, send, _ = self._entry(topic, Qos.FLUSH, [carrier], [data], partition, 0, "")
         self._request([(entry, send, ())], self._bits(Qos.FLUSH))

@@ -206,7 +206,7 @@ class Deliveries:
         standing.sure_failures[index] += 1
         attempts = standing.sure_failures[index]  # or more
         pause_ms = said.after_ms if said.after_ms >= 0 else rules.pause_ms(attempts)
-        may_die = attempts >= rules.policy.retry_times
+        may_die = attempts > rules.policy.retry_times
         if rules.is_strict and any(not self.may_pass(key, one) for one in range(standing.floor, index)):
             may_die = False  # in order: not before those that are before it
         until_ms = NEVER_MS if may_die else self.guarded(sent_ms) + pause_ms

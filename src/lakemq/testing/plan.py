@@ -278,10 +278,11 @@ def _policy(rng: Random) -> dict[str, Any]:
     if rng.random() < 0.75:
         policy["retry_first_ms"] = rng.choice((1, 20, 80, 300))
         policy["retry_factor"] = rng.choice((1, 2, 3))
-        policy["retry_times"] = rng.choice((1, 2, 3, 5, 16))
+        policy["retry_times"] = rng.choice((0, 1, 2, 4, 16))
         policy["retry_delay_max_ms"] = rng.choice((150, 1000, 3_600_000))
-        if policy["retry_times"] < 4 and rng.random() < 0.3:
+        if policy["retry_times"] < 3 and rng.random() < 0.3:
             policy["retry_schedule"] = "levels"
+    policy.setdefault("retry_delay_max_ms", 3_600_000)
     policy["retry_read_probability"] = rng.choice((0, 20, 50, 100))
     policy["error_times"] = rng.choice((0, 1, 2, 3))
     policy["is_retry"] = rng.random() < 0.9

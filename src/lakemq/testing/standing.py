@@ -78,7 +78,7 @@ class Standing:
     def may_be_dead(self, index: int, rules: Rules) -> bool:
         """Whether it was tried often enough, or somebody wanted it."""
         tries = self.failures[index] + (self.lends[index] if rules.counts_leases else 0)
-        return index in self.asked_dead or (tries > 0 and tries >= rules.policy.retry_times)
+        return index in self.asked_dead or (tries > 0 and tries > rules.policy.retry_times)
 
     def may_be_moved(self, index: int, rules: Rules) -> bool:
         """Whether it may wait to be tried again, out of the way of the others."""

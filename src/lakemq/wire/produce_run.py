@@ -141,19 +141,23 @@ def run_acks_python(messages: Buffer, requests: bytes, topic: bytes, head: bytes
 
 def run_refusals(requests: bytes, topic: bytes, head: bytes, now_ms: int, code: int) -> bytes:
     """The answers to a run's requests that all failed alike; nothing of them is stored, or nobody knows."""
-    return _same_results(requests, topic, head, now_ms, code, _RESULT.pack(-1, -1, -1))
-
-
-def run_receipts(requests: bytes, topic: bytes, head: bytes, now_ms: int, partition: int) -> bytes:
-    """The answers to a run's requests that are only received: their indexes are not known yet."""
-    return _same_results(requests, topic, head, now_ms, 0, _RESULT.pack(partition, -1, -1))
-
-
-def _same_results(requests: bytes, topic: bytes, head: bytes, now_ms: int, code: int, result: bytes) -> bytes:
+    result = _RESULT.pack(-1, -1, -1)
     return b"".join(
         _ack_head(request_id, count * len(result), topic, head, now_ms, code=code, count=count) + result * count
         for request_id, count in _REQUEST.iter_unpack(requests)
     )
+
+
+def run_receipts(messages: Buffer, requests: bytes, topic: bytes, head: bytes, now_ms: int, partition: int) -> bytes:
+    """The answers to a run's requests that are only received: their indexes are not known yet."""
+    parts = []
+    at = 0
+    for request_id, count in _REQUEST.iter_unpack(requests):
+        parts.append(_ack_head(request_id, count * _RESULT.size, topic, head, now_ms, code=0, count=count))
+        for _ in range(count):
+            parts.append(_RESULT.pack(partition, -1, _PLACE.unpack_from(messages, at)[2]))
+            at += _LENGTH.unpack_from(messages, at)[0]
+    return b"".join(parts)
 
 
 def _ack_head(

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from lakemq.world.admin_models import Name, Taken
 
-Cause = Literal["exhausted", "expired", "rate", "filter", "asked"]
+Cause = Literal["exhausted", "expired", "rate", "filter", "asked", "store"]
 Number = Annotated[int, Field(ge=0, le=1 << 62)]
 By = Annotated[str, Field(min_length=1, max_length=100, description="who does it, for the audit and the log")]
 PerSecond = Annotated[int, Field(ge=0, le=1_000_000, description="0: as fast as it goes")]

@@ -60,6 +60,7 @@ class ProducerSettings(Taken):
     weights: dict[str, int] | None = None
     black_list: list[str] | None = None
     timeout_ms: int | None = None
+    is_forbidden: bool | None = Field(None, description="the app may send nothing there")
     parks_over_rate: bool | None = Field(None, description="what is over the app's rate becomes a dead letter")
 
 
@@ -78,11 +79,13 @@ class ConsumerSettings(Taken):
     error_times: int | None = None
     partitions_max: int | None = None
     retry_read_probability: int | None = None
-    retry_times: int | None = Field(None, description="attempts in all; after the last it is a dead letter")
+    retry_times: int | None = Field(None, description="after the first delivery; then it is a dead letter")
     retry_schedule: str | None = None
     retry_first_ms: int | None = None
     retry_factor: int | None = None
     retry_delay_max_ms: int | None = None
+    is_forbidden: bool | None = Field(None, description="the app may receive nothing from there")
+    only_region: str | None = Field(None, description="consumers of this region receive, no others; empty: all")
     filter: str | None = Field(None, description="which messages it wants; empty: all")
 
 
@@ -151,6 +154,7 @@ class ProducerPolicy(BaseModel):
     weights: dict[str, int]
     black_list: list[str]
     timeout_ms: int
+    is_forbidden: bool
     parks_over_rate: bool
 
 
@@ -174,6 +178,8 @@ class ConsumerPolicy(BaseModel):
     retry_first_ms: int
     retry_factor: int
     retry_delay_max_ms: int
+    is_forbidden: bool
+    only_region: str
     filter: str
 
 
