@@ -371,10 +371,10 @@ def test_a_shared_route_is_traced_as_its_own_sender_s():
     life.settle()
     show(known)
     newcomer = life.peer()
-    newcomer.connection.address = "@elsewhere"
+    newcomer.connection.client = "7@elsewhere"
     assert sends_all(life, newcomer) == ([0, 0, 0], 0)
     traced = {route.topic: route.traced for route in newcomer.connection.routes.values()}
-    own = life.broker.ledger.tracing.sender(life.topic_number("third"), "shop", "@elsewhere")
+    own = life.broker.ledger.tracing.sender(life.topic_number("third"), "shop", "7@elsewhere")
     assert own is not None
     assert traced == {"a": None, "of_another_length": None, "third": own}
 

@@ -2,13 +2,20 @@
 
 from dataclasses import replace
 
+import pytest
+
 from broker.fix_archive import ARCHIVE, archive_of, archived_broker, events_of, told
-from broker.fix_broker import FULL, TINY
+from broker.fix_broker import DOCUMENTED, FULL, JOYQUEUE, TINY, message_of
 from lakemq.broker import tracing
+from lakemq.broker.tracing import REFUSED_MAX
 from lakemq.delivery.trace_record import EVENTS_TOPIC, EventKind
+from lakemq.envelope import pack
+from lakemq.message import Qos
+from lakemq.record import read_fields, write_fields
+from lakemq.wire.messages import MessageBlock
 from lakemq.wire.own import Settle, Settlement, TopicSettlements
 
-PRODUCED, DELIVERED, ACKED, FAILED, RETRY, DEAD, RESENT, EXPIRED = EventKind
+PRODUCED, DELIVERED, ACKED, FAILED, RETRY, DEAD, RESENT, EXPIRED, REFUSED = EventKind
 
 
 def test_the_way_of_a_message_that_is_handled():
@@ -36,8 +43,7 @@ def test_an_event_says_where_when_and_who():
     produced, delivered, acked = events_of(life)
     assert (produced.topic, produced.topic_number, produced.partition) == ("orders", life.topic_number("orders"), 1)
     assert (produced.time_ms, acked.time_ms) == (now_ms, now_ms + 7)
-    assert produced.client == "@10.1.2.3"
-    assert delivered.client == acked.client == f"{peer.connection.name}@10.1.2.3"
+    assert produced.client == delivered.client == acked.client == f"{peer.connection.name}@10.1.2.3"
     assert (delivered.elapsed_ms, acked.elapsed_ms) == (0, 7)
 
 
@@ -104,12 +110,11 @@ def test_a_message_past_its_time_has_expired_and_is_dead():
 
 def test_requests_that_follow_each_other_are_one_row():
     life = archived_broker()
-    peers = [life.peer(), life.peer()]
+    peer = life.peer()
     for _ in range(20):
-        for peer in peers:
-            peer.send_all(*[peer.produce_command(b"x") for _ in range(5)])
+        peer.send_all(*[peer.produce_command(b"x") for _ in range(5)])
         life.settle()
-    assert told(events_of(life)) == [("produced", "shop", 0, list(range(200)))]
+    assert told(events_of(life)) == [("produced", "shop", 0, list(range(100)))]
 
 
 def test_what_lies_further_apart_is_not():
@@ -249,3 +254,68 @@ def test_the_archive_reads_events_and_leaves_none():
     assert archive.seek(1) == 0
     assert len(events_of(life)) == 1
     assert all(event.app != ARCHIVE for event in events_of(life))
+
+
+# --- who sent, and what was not taken --------------------------------------------------------------------------------
+
+
+def test_senders_on_one_host_are_told_apart():
+    life = archived_broker()
+    one, other = life.peer(host="10.1.2.3"), life.peer(host="10.1.2.3")
+    for peer in (one, other, one, other):  # the later ones come as runs, by routes that may be shared
+        peer.produce(b"x")
+    clients = {event.client: event.index_count for event in events_of(life)}
+    assert clients.keys() == {f"{peer.connection.name}@10.1.2.3" for peer in (one, other)}
+
+
+@pytest.mark.parametrize("dialect", [DOCUMENTED, JOYQUEUE], ids=lambda one: one.value)
+def test_a_send_that_is_refused_is_told_with_its_code_key_and_tags(dialect):
+    life = archived_broker(partitions=2)
+    peer = life.peer(dialect=dialect, host="10.1.2.3")
+    sent = {"business_id": "c-7", "attributes": {"TAGS": "paid", "UNIQ_ID": "order-1"}}
+    assert peer.produce(b"x", b"y", partition=9, **(sent | {"attributes": {"TAGS": "paid"}}))[0] == 188
+    life.ask("set_topic", name="orders", is_writable=False)
+    assert peer.produce(b"x", partition=1, **sent)[0] == 144
+    first, second = events_of(life)
+    assert (EventKind(first.kind).name, first.app, first.first_index, first.index_count) == ("REFUSED", "shop", -1, 2)
+    assert (first.partition, first.client) == (9, f"{peer.connection.name}@10.1.2.3")
+    assert first.reason.startswith("188: partition 9 ")
+    assert first.reason.endswith(" [key=c-7] [tags=paid]")
+    assert (second.reason[:4], second.partition) == ("144:", 1)
+    assert second.reason.endswith(" [key=c-7] [tags=paid] [id=order-1]")
+
+
+def test_runs_that_are_refused_are_told_too():
+    life = archived_broker()
+    peer = life.peer()
+    assert peer.produce(b"a route is learnt", qos=Qos.RECEIVE)[0] == 0
+    life.ask("set_app", name="shop", produce_per_second=1)
+    assert peer.produce(b"x", qos=Qos.RECEIVE)[0] == 0
+    for _ in range(2):
+        assert peer.produce(b"x", business_id="k", qos=Qos.RECEIVE)[0] == 74
+    refused = [event for event in events_of(life) if event.kind == EventKind.REFUSED]
+    assert [event.reason for event in refused] == ["74: the app has used up its rate for sending [key=k]"] * 2
+
+
+def test_a_flood_of_refused_sends_leaves_room_for_what_did_happen():
+    life = archived_broker(partitions=1)
+    peer, other = life.peer(), life.peer()
+    count = REFUSED_MAX + 50
+    asked = peer.send_all(*[peer.produce_command(b"x", partition=5) for _ in range(count)])
+    stored = other.send(other.produce_command(b"kept"))
+    life.settle()
+    assert {peer.received(one).body.topics[0].code for one in asked} == {188}
+    assert other.received(stored).body.topics[0].code == 0
+    kinds = [EventKind(event.kind).name for event in events_of(life)]
+    assert (kinds.count("REFUSED"), kinds.count("PRODUCED")) == (REFUSED_MAX, 1)
+    assert life.broker.ledger.tracing.dropped_count == 50
+
+
+def test_what_cannot_be_read_is_told_without_its_key():
+    life = archived_broker()
+    peer = life.peer()
+    fields, _ = read_fields(pack(message_of(b"x", business_id="k")))
+    fields.business_id = b"\xff"
+    assert peer.produce(block=MessageBlock(1, (bytearray(write_fields(fields)),)))[0] == 107
+    (event,) = events_of(life)
+    assert (event.reason[:4], "[" in event.reason) == ("107:", False)

@@ -306,7 +306,7 @@ def test_I06_where_it_is_not_what_failed_is_not_passed(story, policy):
 
 
 def test_I06_in_order_one_that_failed_often_enough_is_passed(story):
-    serve(story, is_sequential=True, retry_times=2)
+    serve(story, is_sequential=True, retry_times=1)
     ack(story, 0, outcome=1)
     ack(story, 0, outcome=1)
     told(story, 1)
@@ -314,7 +314,7 @@ def test_I06_in_order_one_that_failed_often_enough_is_passed(story):
 
 @pytest.mark.parametrize(("error_times", "may_pass"), [(0, False), (1, True)])
 def test_I06_in_order_a_lease_that_ran_out_is_an_attempt_only_if_the_policy_says_so(story, error_times, may_pass):
-    serve(story, is_sequential=True, retry_times=2, error_times=error_times)
+    serve(story, is_sequential=True, retry_times=1, error_times=error_times)
     lend(story, 1, 10)
     ack(story, 0, outcome=1)
     if may_pass:
@@ -368,13 +368,13 @@ def test_I13_a_message_that_failed_and_is_nowhere(story):
     ack(story, 0, outcome=1)
     with broken("I13"):
         story.check(one, ack_indexes={KEY: 1})
-    serve(story, retry_times=1)
+    serve(story, retry_times=0)
     story.check(one, ack_indexes={KEY: 1}, dead=[letter()])
 
 
 def test_I13_a_dead_letter_twice_or_for_nothing(story):
     one = story.send()
-    serve(story, retry_times=1)
+    serve(story, retry_times=0)
     lend(story, 1, 10)
     with broken("I13"):
         story.check(one, ack_indexes={KEY: 1}, dead=[letter(), letter(id=2)])
@@ -472,7 +472,7 @@ def fail(story, at_ms):
 
 
 def test_I12_a_dead_letter_comes_along_with_its_batch(story):
-    serve(story, is_sequential=True, retry_first_ms=100, retry_times=2, error_times=0)
+    serve(story, is_sequential=True, retry_first_ms=100, retry_times=1, error_times=0)
     lend_batch(story, 10)
     fail(story, 20)
     with broken("I12"):  # it has one attempt more
@@ -483,7 +483,7 @@ def test_I12_a_dead_letter_comes_along_with_its_batch(story):
 
 
 def test_I12_a_dead_letter_comes_along_only_for_another_of_its_batch(story):
-    serve(story, is_sequential=True, retry_times=1, error_times=0)
+    serve(story, is_sequential=True, retry_times=0, error_times=0)
     lend_batch(story, 10)
     fail(story, 20)
     ack(story, 1)
@@ -495,7 +495,7 @@ def test_I12_a_dead_letter_comes_along_only_for_another_of_its_batch(story):
 
 
 def test_I12_a_dead_letter_does_not_come_alone_however_late(story):
-    serve(story, is_sequential=True, retry_first_ms=1, retry_times=1)
+    serve(story, is_sequential=True, retry_first_ms=1, retry_times=0)
     lend(story, 1, 10)
     fail(story, 20)
     with broken("I12"):

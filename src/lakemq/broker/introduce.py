@@ -90,8 +90,7 @@ class Introducing:
             connection.client_version = command.version[:64]
             connection.is_ours = command.version.startswith(OUR_CLIENTS)
             connection.name = f"{self._config.broker_id}-{connection.port.id}"
-            connection.address = f"@{command.ip[:_IP_CHARACTERS_MAX] or connection.port.host}"
-            connection.client = connection.name + connection.address
+            connection.client = f"{connection.name}@{command.ip[:_IP_CHARACTERS_MAX] or connection.port.host}"
         self._after_write(connection, header, AddConnectionAck(connection.name, self._notice()), now)
 
     def remove_connection(self, connection: Connection, header: Header, command: RemoveConnection, now: Now) -> None:

@@ -18,6 +18,7 @@ from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
 from lakemq.broker.metrics import Metrics
 from lakemq.broker.produce_routes import TIMEOUT_MAX_MS, ProduceRoutes
+from lakemq.broker.refusals import describe
 from lakemq.broker.sessions import Connection, ProduceRoute, Sessions
 from lakemq.broker.special import NOTHING, Specials, Wishes, named, without
 from lakemq.broker.transacting import Transacting
@@ -35,7 +36,7 @@ from lakemq.errors import (
 )
 from lakemq.message import Qos
 from lakemq.policy import ProducerPolicy
-from lakemq.record import ORDERED_BIT, MessageFields, read_fields, scan, stamp
+from lakemq.record import ORDERED_BIT, Buffer, MessageFields, read_fields, scan, stamp
 from lakemq.wire.dialect import Dialect, header_qos, qos_of_level
 from lakemq.wire.header import Header
 from lakemq.wire.produce import ProduceMessage, ProduceMessageAck, ProduceResult, TopicProduce, TopicProduceResults
@@ -168,6 +169,9 @@ class Producing:
             )
         except LakeMQError as error:
             metrics.errors[code_of(error)] += 1
+            self._refused(
+                connection, route.topic, route.suffix[2:].decode(), partition, messages, message_count, error, now
+            )
             code = code_for(connection, error)
             answers = run_refusals(requests, route.topic_string, route.head, now.wall_ms, code)
             send(connection, [answers], now)
@@ -254,7 +258,38 @@ class Producing:
                 raise
             stored.code = code_for(connection, error)
             self._metrics.errors[error.status] += 1
+            self._refused(
+                connection,
+                connection.full_topic(entry.topic),
+                app,
+                None,
+                entry.messages.joined(),
+                entry.messages.count,
+                error,
+                now,
+            )
         return stored
+
+    def _refused(
+        self,
+        connection: Connection,
+        name: str,
+        app: str,
+        partition: int | None,
+        messages: Buffer,
+        count: int,
+        error: LakeMQError,
+        now: Now,
+    ) -> None:
+        """Have it noted down for the archive, if that wants to know."""
+        topic = self._ledger.metadata.topics.get(name)
+        if topic is None or topic.number not in self._ledger.tracing.topics:
+            return
+        first = describe(messages, connection.dialect is Dialect.JOYQUEUE)
+        place = first.partition if partition is None else partition
+        reason = f"{code_of(error)}: {error}{first.text}"
+        tracing = self._ledger.tracing
+        tracing.refused(topic.number, app, connection.client, place, count, reason, first.sent_ms, now)
 
     def _store(self, connection: Connection, entry: TopicProduce, app: str, stored: _Stored, now: Now) -> None:
         if stored.qos is Qos.FLUSH and self.is_sync_slow:
@@ -340,7 +375,7 @@ class Producing:
             note=wishes.note,
         )
         stored.end_position = appended.end_position
-        traced = self._ledger.tracing.sender(topic.number, app, connection.address)
+        traced = self._ledger.tracing.sender(topic.number, app, connection.client)
         if traced is not None:
             first, after, end = appended
             self._ledger.tracing.stored(traced, end, partition, first, after, messages, now.wall_ms)

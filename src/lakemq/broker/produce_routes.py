@@ -80,7 +80,7 @@ class ProduceRoutes:
                 RUN_BYTES_MAX,
                 MESSAGE_BYTES_MAX,
             ),
-            traced=self._ledger.tracing.sender(topic.number, command.app, connection.address),
+            traced=self._ledger.tracing.sender(topic.number, command.app, connection.client),
         )
         connection.keep_route(route, self._own_max)
         if route.is_plain:
@@ -100,7 +100,7 @@ class ProduceRoutes:
             return None  # it has not sent ADD_PRODUCER, and is told so
         traced = None
         if shared.traced is not None:
-            traced = self._ledger.tracing.sender(shared.topic_number, app, connection.address)
+            traced = self._ledger.tracing.sender(shared.topic_number, app, connection.client)
         route = shared.of(connection.port.address, traced)
         connection.keep_route(route, self._own_max)
         return route

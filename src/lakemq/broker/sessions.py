@@ -102,8 +102,7 @@ class Connection:
     region: str = ""
     namespace: str = ""
     name: str = ""  # the connectionId
-    client: str = ""  # connectionId@address, as events name who receives
-    address: str = ""  # @address, as they name who sends: those who send from one place are not told apart
+    client: str = ""  # connectionId@address, as events name who sends and who receives
     language: int = 8
     client_version: str = ""
     is_ours: bool = False  # a client of ours, which is told where retries come from

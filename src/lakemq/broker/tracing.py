@@ -15,7 +15,7 @@ from lakemq.delivery.intervals import Intervals
 from lakemq.delivery.loans import Lease, Loans
 from lakemq.delivery.setbacks import Setbacks
 from lakemq.delivery.settlement import DeadLetter, Entry, Retried, Retry, Stuck
-from lakemq.delivery.trace_record import EVENTS_TOPIC, UNKNOWN_MS, Event, EventKind
+from lakemq.delivery.trace_record import EVENTS_TOPIC, NO_INDEX, NO_PARTITION, UNKNOWN_MS, Event, EventKind
 from lakemq.message import Message
 from lakemq.record import Buffer
 from lakemq.storage.partition_group import PartitionGroup
@@ -23,6 +23,8 @@ from lakemq.storage.partition_group import PartitionGroup
 ROWS_MAX = 10_000  # that wait; further ones are dropped, and counted
 ROWS_MANY = 1000  # that are written without waiting for more
 MERGE_MS = 20
+REFUSED_MAX = 200  # rows of refused sends among those that wait: a flood of them leaves room for what did happen
+_REFUSED_CHARACTERS_MAX = 300
 _SUBJECTS_MAX = 10_000
 _RETRIES_MAX = 100_000
 
@@ -96,6 +98,7 @@ class Tracing:
         self._rows: list[tuple[Subject, int, list[int]]] = []
         self._open: dict[tuple[Subject, int], list[int]] = {}  # the last row of each subject and partition
         self._oldest_ms = 0  # monotonic, of `_rows`
+        self._refused_count = 0  # of the rows that wait
         self._waiting: list[Event] = []  # what could not be written, and is tried again
         self._subjects: dict[tuple[int, int, str, str, int, str], Subject] = {}
         self._retries_lent: dict[int, tuple[int, str]] = {}  # by id: since when (monotonic), to whom
@@ -125,6 +128,21 @@ class Tracing:
         sender = self.sender(topic, app, client)
         if sender is not None:
             self._note(sender, partition, first, after, UNKNOWN_MS, now)
+
+    def refused(
+        self, topic: int, app: str, client: str, partition: int, count: int, reason: str, sent_ms: int, now: Now
+    ) -> None:
+        """A send was not taken: so many messages. It happened whatever becomes of the turn."""
+        if topic not in self.topics:
+            return
+        if self._refused_count >= REFUSED_MAX:
+            self.dropped_count += 1
+            return
+        self._refused_count += 1
+        subject = self._subject(EventKind.REFUSED, topic, app, client, 0, reason[:_REFUSED_CHARACTERS_MAX])
+        place = partition if 0 <= partition < NO_PARTITION else NO_PARTITION
+        elapsed_ms = max(now.wall_ms - sent_ms, 0) if sent_ms > 0 else UNKNOWN_MS
+        self._turn.append((0, subject, place, NO_INDEX, NO_INDEX + count, now.wall_ms, elapsed_ms))
 
     def delivered(self, whose: Whose, lease: Lease, stored_ms: int, receiver: Receiver, now: Now) -> None:
         """Messages are about to be lent."""
@@ -226,6 +244,8 @@ class Tracing:
             if end_position > written_position:
                 continue
             row = known.get((subject, partition))
+            if first == NO_INDEX:
+                row = None  # each is one of its own
             if row is not None and row[_AFTER] == first and 0 <= time_ms - row[_TIME] <= MERGE_MS:
                 row[_AFTER] = after
                 continue
@@ -269,6 +289,7 @@ class Tracing:
                 )
             )
         self._waiting, self._rows = [], []
+        self._refused_count = 0
         self._open.clear()
         if len(self._subjects) > _SUBJECTS_MAX:
             self._subjects.clear()

@@ -45,6 +45,8 @@ ROW_FIELDS = (
 
 STRINGS_MAX = 0xFFFF
 UNKNOWN_MS = -1
+NO_INDEX = -1  # of what was refused
+NO_PARTITION = 0xFFFF  # of what was refused, where the broker was to choose
 _STRING = struct.Struct("<H")
 _ELAPSED_MAX = 0x7FFFFFFF
 _U16_MAX = 0xFFFF
@@ -61,6 +63,7 @@ class EventKind(IntEnum):
     DEAD = 6
     RESENT = 7
     EXPIRED = 8
+    REFUSED = 9  # a send that was not taken: its messages have no index
 
 
 class Event(NamedTuple):

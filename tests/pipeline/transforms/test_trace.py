@@ -43,10 +43,23 @@ def told_one(value):
     return (value.astimezone(UTC) - at(0)).total_seconds() if isinstance(value, datetime) else value
 
 
+def test_refused_sends_are_found_by_key_id_and_time(stored, events):
+    reason = "188: elsewhere [key=k1] [tags=paid late] [id=order-1]"
+    refused = {"kind": "refused", "offset": -1, "when": 5, "app": "shop", "client": "0-7@h", "elapsed": 1000}
+    happened = events(refused | {"reason": reason}, refused | {"reason": "74: too fast [key=k2]", "when": 9})
+    by_key = [row for row in transforms.timeline(stored, happened, key="k1").collect() if row["kind"] == "refused"]
+    (row,) = by_key
+    assert (row["messageId"], row["key"], row["tags"], row["offset"]) == ("order-1", "k1", ["paid", "late"], None)
+    assert (row["group"], row["client"], row["reason"], row["sinceSentMs"]) == ("shop", "0-7@h", reason, 1000)
+    assert [row["kind"] for row in transforms.timeline(stored, happened, message_id="order-1").collect()] == ["refused"]
+    later = transforms.timeline(stored, happened, start=at(7)).collect()
+    assert [(row["kind"], row["key"]) for row in later] == [("refused", "k2")]
+
+
 def test_a_message_is_followed_through_all_runs_that_hold_it(stored, history):
     found = transforms.timeline(stored, history, message_id="orders-0-102")
     assert found.columns == [
-        *("messageId", "topic", "partition", "offset", "at", "kind", "group", "client", "attempt"),
+        *("messageId", "topic", "partition", "offset", "key", "tags", "at", "kind", "group", "client", "attempt"),
         *("elapsedMs", "sinceSentMs", "reason"),
     ]
     billing = "shop.billing"

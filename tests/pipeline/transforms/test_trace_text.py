@@ -13,7 +13,9 @@ def row(when, kind, group=None, attempt=None, elapsed=None, client=None, reason=
         "messageId": message_id,
         "topic": "orders",
         "partition": 0,
-        "offset": 42,
+        "offset": 42 if kind != "refused" else None,
+        "key": "c-7",
+        "tags": ["paid", "late"],
         "at": at(when + days * 86_400),
         "kind": kind,
         "group": group,
@@ -37,7 +39,7 @@ ROWS = [
 ]
 
 TREE = """\
-m-1  orders/0 offset 42
+m-1  orders/0 offset 42  key c-7  tags paid late
 ├─ sent       2026-03-01 12:00:00.000  by web-1@10.0.0.1
 ├─ stored     12:00:00.005  +5 ms  took 5 ms  by web-1@10.0.0.1
 ├─ shop.billing
@@ -57,9 +59,21 @@ def test_a_tree_of_groups_and_attempts():
     assert transforms.tree(ROWS) == TREE
 
 
+def test_a_send_that_was_refused_has_no_place_and_two_are_two():
+    refused = row(0.1, "refused", "shop", elapsed=100, client="0-7@10.0.0.1", reason="188: elsewhere [key=c-7]")
+    refused |= {"messageId": None}
+    line = "refused    2026-03-01 12:00:00.100  +100 ms  took 100 ms  by 0-7@10.0.0.1  because 188: elsewhere [key=c-7]"
+    one = f"(no id)  orders, not stored  key c-7  tags paid late\n└─ {line}"
+    assert transforms.tree([refused, refused]) == f"{one}\n\n{one}"
+    assert [len(one["events"]) for one in json.loads(transforms.as_json([refused, refused]))] == [1, 1]
+
+
 def test_several_messages_are_set_apart_and_none_is_nothing():
     lines = transforms.tree([row(0, "sent"), row(0, "sent", message_id="m-2")]).splitlines()
-    assert [line for line in lines if line.startswith("m-")] == ["m-1  orders/0 offset 42", "m-2  orders/0 offset 42"]
+    assert [line for line in lines if line.startswith("m-")] == [
+        "m-1  orders/0 offset 42  key c-7  tags paid late",
+        "m-2  orders/0 offset 42  key c-7  tags paid late",
+    ]
     assert transforms.tree([]) == ""
     assert transforms.as_json([]) == "[]"
 

@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 
-from lakemq.pipeline.transforms.runs import end, happened, once, weight
+from lakemq.pipeline.transforms.runs import by_producer, end, happened, once, weight
 
 REASONS_MAX = 20
 """A reason may have an id in it, so that no two are the same."""
@@ -16,7 +16,7 @@ def retry_report(events: DataFrame) -> DataFrame:
     `messages` were to be tried again, each counted once; `retries` are the deliveries after the first; `reasons` is an
     array of (reason, failures), the most frequent first, 20 at the most.
     """
-    told = events.where(~happened("produced")).withColumn("group", sf.col("app"))
+    told = events.where(~by_producer()).withColumn("group", sf.col("app"))
     is_retry = happened("delivered") & (sf.col("attempt") > 1)
     retried = (
         once(told.where(is_retry | happened("retry")), "group")

@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 
-from lakemq.pipeline.transforms.runs import PARTITION, end, happened, once, weight
+from lakemq.pipeline.transforms.runs import PARTITION, by_producer, end, happened, once, weight
 from lakemq.pipeline.transforms.spans import slot
 
 SETTLED = ("acked", "dead", "expired")
@@ -18,7 +18,7 @@ def lag_history(events: DataFrame, every: str = "1 minute") -> DataFrame:
     nothing was produced or settled has no row: the lag stayed as it was.
     """
     produced = events.where(happened("produced"))
-    groups = events.where(~happened("produced")).select("topic", "topicId", sf.col("app").alias("group")).distinct()
+    groups = events.where(~by_producer()).select("topic", "topicId", sf.col("app").alias("group")).distinct()
     owed = produced.join(sf.broadcast(groups), ["topic", "topicId"]).select(
         slot(every), "topic", "topicId", "group", weight().alias("produced"), sf.lit(0).cast("bigint").alias("settled")
     )

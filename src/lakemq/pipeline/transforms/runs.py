@@ -30,6 +30,11 @@ def happened(kind: str) -> Column:
     return sf.col("kind") == kind
 
 
+def by_producer() -> Column:
+    """Whether the row's app is who sent, and no group: its messages were stored, or refused."""
+    return sf.col("kind").isin("produced", "refused")
+
+
 def slices(runs: DataFrame) -> DataFrame:
     """Runs cut at multiples of 16: with `slice`, and `first` and `end` (not included) inside of it."""
     first_slice = sf.shiftright("offset", SLICE_BITS)

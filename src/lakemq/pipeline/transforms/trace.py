@@ -10,12 +10,12 @@ from lakemq.pipeline.transforms.runs import end as run_end
 from lakemq.pipeline.transforms.spans import moment
 
 COLUMNS = (
-    *("messageId", "topic", "partition", "offset", "at", "kind", "group", "client", "attempt"),
+    *("messageId", "topic", "partition", "offset", "key", "tags", "at", "kind", "group", "client", "attempt"),
     *("elapsedMs", "sinceSentMs", "reason"),
 )
 
 # What has the same time is shown in the order in which it must have been.
-ORDER = ("sent", "stored", "delivered", "acked", "failed", "expired", "retry", "dead", "resent")
+ORDER = ("refused", "sent", "stored", "delivered", "acked", "failed", "expired", "retry", "dead", "resent")
 
 
 def timeline(
@@ -30,18 +30,20 @@ def timeline(
 
     `start` and `end` (not included) are about when a message was stored; what happened to it later is shown as well.
     `elapsedMs` is of that hop: from sent to stored, from stored to delivered, from delivered to acked or failed.
-    A message of which there are no events has its rows `sent` and `stored` all the same.
+    A message of which there are no events has its rows `sent` and `stored` all the same. A send that was refused is one
+    row, without an offset: it is found by its key, its id or its time.
     """
     wanted = _matching(meta, message_id, key, start, end).select(
-        "messageId", *PARTITION, "offset", sf.col("timestamp").alias("storedAt"), "sendTime"
+        "messageId", *PARTITION, "offset", "key", "tags", sf.col("timestamp").alias("storedAt"), "sendTime"
     )
     each = (
         wanted.join(_of(wanted, _since(events, start)), [*PARTITION, "offset"], "left")
-        .groupBy("messageId", *PARTITION, "offset", "storedAt", "sendTime")
+        .groupBy("messageId", *PARTITION, "offset", "key", "tags", "storedAt", "sendTime")
         .agg(sf.collect_list("event").alias("events"))
     )
-    place = ("messageId", *PARTITION, "offset", "storedAt", "sendTime")
+    place = ("messageId", *PARTITION, "offset", "key", "tags", "storedAt", "sendTime")
     rows = each.select(*place, sf.inline(_all_that_happened())).where(sf.col("at").isNotNull())
+    rows = rows.unionByName(_refused(events, message_id, key, start, end))
     ordered = rows.orderBy(
         *("storedAt", *PARTITION, "offset", "at"),
         sf.coalesce("attempt", sf.lit(0)),
@@ -67,6 +69,31 @@ def _matching(
         if "dt" in found.columns:
             found = found.where(sf.col("dt") <= sf.lit(moment(end).date()))
     return found
+
+
+def _refused(
+    events: DataFrame, message_id: str | None, key: str | None, start: datetime | str | None, end: datetime | str | None
+) -> DataFrame:
+    """Sends that were not taken, as rows of a timeline: what is known of them is in their reason (`refusals.py`)."""
+
+    def named(name: str) -> Column:
+        found = sf.regexp_extract("reason", rf"\[{name}=([^\]]*)\]", 1)
+        return sf.when(found != "", found)
+
+    found = events.where(sf.col("kind") == "refused")
+    found = found.withColumn("key", named("key")).withColumn("messageId", named("id"))
+    sent_at = sf.timestamp_millis(sf.unix_millis("timestamp") - sf.coalesce("elapsedMs", sf.lit(0)))
+    tags = sf.split(sf.coalesce(named("tags"), sf.lit("")), r"[\s|]+")
+    return _matching(found, message_id, key, start, end).select(
+        "messageId",
+        *PARTITION,
+        sf.lit(None).cast("bigint").alias("offset"),
+        "key",
+        sf.filter(tags, lambda one: one != "").alias("tags"),
+        sf.col("timestamp").alias("storedAt"),
+        sent_at.alias("sendTime"),
+        sf.inline(sf.array(_row("timestamp", "kind", "app", "client", sf.lit(None), "elapsedMs", "reason"))),
+    )
 
 
 def _since(events: DataFrame, start: datetime | str | None) -> DataFrame:

@@ -29,17 +29,17 @@ def tree(rows: Iterable[Fields]) -> str:
             lines.append("")
         first = message[0]
         name = _text(first["messageId"]) or "(no id)"
-        lines.append(f"{name}  {_text(first['topic'])}/{first['partition']} offset {first['offset']}")
+        lines.append(f"{name}  {_place(first)}{_labels(first)}")
         lines += _branches(_nodes(message))
     return "\n".join(lines)
 
 
 def as_json(rows: Iterable[Fields], indent: int | None = 2) -> str:
-    """A list of messages: `messageId`, `topic`, `partition`, `offset`, and `events` in order. Times are ISO, UTC."""
+    """A list of messages: `messageId`, place, `key`, `tags`, and `events` in order. Times are ISO, UTC."""
     names = ("at", "kind", "group", "client", "attempt", "elapsedMs", "sinceSentMs", "reason")
     messages = [
         {
-            **{name: message[0][name] for name in ("messageId", "topic", "partition", "offset")},
+            **{name: message[0][name] for name in ("messageId", "topic", "partition", "offset", "key", "tags")},
             "events": [{name: _plain(row[name]) for name in names} for row in message],
         }
         for message in _messages(rows)
@@ -47,10 +47,28 @@ def as_json(rows: Iterable[Fields], indent: int | None = 2) -> str:
     return json.dumps(messages, indent=indent, ensure_ascii=False)
 
 
+def _place(first: Fields) -> str:
+    if first["offset"] is None:
+        return f"{_text(first['topic'])}, not stored"
+    return f"{_text(first['topic'])}/{first['partition']} offset {first['offset']}"
+
+
+def _labels(first: Fields) -> str:
+    """Key and tags, as far as there are any."""
+    parts = []
+    if first["key"] is not None:
+        parts.append(f"key {_text(first['key'])}")
+    if first["tags"]:
+        parts.append(f"tags {_text(' '.join(first['tags']))}")
+    return "".join(f"  {part}" for part in parts)
+
+
 def _messages(rows: Iterable[Fields]) -> list[list[Fields]]:
     found: dict[tuple[Any, ...], list[Fields]] = {}
     for row in rows:
-        place = (row["messageId"], row["topic"], row["partition"], row["offset"])
+        place: tuple[Any, ...] = (row["messageId"], row["topic"], row["partition"], row["offset"])
+        if row["kind"] == "refused":  # which has no place: each is one of its own
+            place = (*place, len(found))
         found.setdefault(place, []).append(row)
     return list(found.values())
 
@@ -63,7 +81,7 @@ def _nodes(message: Sequence[Fields]) -> list[_Node]:
     for place, row in enumerate(message):
         line = _Node(_line(row, has_day=place == 0 or utc(row["at"]).date() != day))
         group, attempt = row["group"], row["attempt"]
-        if row["kind"] in ("sent", "stored"):
+        if row["kind"] in ("sent", "stored", "refused"):
             nodes.append(line)
             continue
         if group not in groups:
