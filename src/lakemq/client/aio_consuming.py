@@ -1,6 +1,8 @@
 """Consumers and readers of the asyncio client."""
 
+import threading
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from types import TracebackType
 from typing import TypeVar
 
@@ -80,6 +82,7 @@ class AsyncConsumer(AsyncSource):
 
     def __init__(self, driver: Driver, core: ConsumerCore, sources: "set[AsyncSource]") -> None:
         core.on_lease_done = self._lease_done
+        self._thread_id = threading.get_ident()
         super().__init__(driver, core, sources)
 
     @property
@@ -101,7 +104,10 @@ class AsyncConsumer(AsyncSource):
         """Up to `count` messages, as soon as there are any; none if nothing came in time, or after `stop`."""
         self._check()
         self._settle_handed()
-        return [] if self._core.is_stopped else await self._take(count, duration_ms(timeout))
+        if self._core.is_stopped:
+            self._core.check()
+            return []
+        return await self._take(count, duration_ms(timeout))
 
     async def __aiter__(self) -> AsyncIterator[Delivery]:
         core, auto_ack = self._core, self._core.settings.auto_ack
@@ -121,7 +127,7 @@ class AsyncConsumer(AsyncSource):
                     yield delivery
                     if auto_ack and marks[at] == OPEN:
                         marks[at] = AckType.SUCCESS  # whether that was the last is looked at when more is asked for
-                    if lease.is_lost or core.is_stopped:
+                    if lease.is_over(at + 1) or core.is_stopped:
                         break
             finally:
                 core.give_back(lease, at)
@@ -156,8 +162,13 @@ class AsyncConsumer(AsyncSource):
         self._core.settle_handed()
 
     def _lease_done(self, lease: Lease) -> None:
-        self._driver.enter()
-        self._core.send_acks(lease)
+        """All of it is settled: on the loop, or by a handler that runs in a thread."""
+        if threading.get_ident() == self._thread_id:
+            self._driver.enter()
+            self._core.send_acks(lease)
+        else:
+            with suppress(RuntimeError):  # the loop is closed: a handler that was left behind has come to its end
+                self._driver.loop.call_soon_threadsafe(self._lease_done, lease)
 
 
 class AsyncReader(AsyncSource):

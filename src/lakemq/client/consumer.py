@@ -21,8 +21,8 @@ from lakemq.client.promise import Promise, Steps, resolved, start
 from lakemq.client.router import Broker
 from lakemq.client.session import Session, State
 from lakemq.errors import BadParameterError, ConsumerNotFoundError, LakeMQError, UnsupportedCommandError, from_status
-from lakemq.wire.consume import FetchTopicMessage, FetchTopicMessageAck, TopicFetch, TopicPartitions
-from lakemq.wire.own import ExtendLease, SetFilter
+from lakemq.wire.consume import RETRY_PARTITION, FetchTopicMessage, FetchTopicMessageAck, TopicFetch, TopicPartitions
+from lakemq.wire.own import GIVE_BACK, ExtendLease, SetFilter
 from lakemq.wire.session import AddConsumer
 
 COUNT_MAX = 32767  # what the request has room for
@@ -84,6 +84,7 @@ class ConsumerCore:
         self._can_extend = core.config.max_processing_ms > 0
         self._can_judge = True  # whether the broker knows SETTLE
         self._ack_timeout_ms = settings.ack_timeout_ms
+        self._is_ordered = False  # whether nothing may overtake a message that failed
         self._error: LakeMQError | None = None
 
     def begin(self) -> None:
@@ -105,9 +106,14 @@ class ConsumerCore:
             if taken:
                 self._handed.append((lease, before, lease.taken))
                 return taken
-        if self._error is not None and not self._in_hand:
-            raise self._error.with_traceback(None)
+        if not self._in_hand:
+            self.check()
         return []
+
+    def check(self) -> None:
+        """Raise what has ended it, if something has."""
+        if self._error is not None:
+            raise self._error.with_traceback(None)
 
     def unhand(self) -> None:
         """What was just taken is handed out one by one, by a loop that says how far it came."""
@@ -144,6 +150,8 @@ class ConsumerCore:
                 if lease.acking is None:
                     break
                 yield self._core.within(lease.acking, deadline_ms)
+            if lease.acked < len(lease):
+                lease.is_lost = True
             self._give_up(lease, ClosedError("the consumer was closed"))
         self._in_hand.clear()
         self._core.finish_owner(self._owner)
@@ -206,10 +214,25 @@ class ConsumerCore:
 
     def _go_on(self, lease: Lease) -> None:
         """Something more of it is with the broker: the next run, or it is done with."""
-        if lease.acked == len(lease):
+        if lease.acked >= lease.end:
             self._in_hand.pop(lease, None)
+            if lease.end < len(lease):
+                self._cut_short(lease)
         elif lease.is_done:
             self.send_acks(lease)
+
+    def _cut_short(self, lease: Lease) -> None:
+        """Where order counts, one of it comes again, and all behind that one with it: the broker may have them back."""
+        core = self._core
+        for other in [one for one in self._in_hand if one.is_beside(lease)]:
+            other.is_lost = True
+            self._in_hand.pop(other)
+            self._give_up(other, ClosedError("given back, to keep the order"))
+        self._waiting = deque(one for one in self._waiting if not one.is_beside(lease))
+        lease.is_lost = True
+        self._make_room()
+        command = ExtendLease((TopicPartitions(self.topic, (lease.partition,)),), self.app, GIVE_BACK)
+        core.ask(lease.session, command, core.now_ms + core.config.timeout_ms)
 
     def _give_up(self, lease: Lease, error: LakeMQError) -> None:
         """No broker will hear what is to become of these."""
@@ -301,7 +324,9 @@ class ConsumerCore:
                 continue
             failures = 0
             self._upset = Promise()
-            self._ack_timeout_ms = self.settings.ack_timeout_ms or route.consumer_policy.ack_timeout_ms
+            policy = route.consumer_policy
+            self._ack_timeout_ms = self.settings.ack_timeout_ms or policy.ack_timeout_ms
+            self._is_ordered = route.is_ordered or policy.is_sequential
             known, self._fetching = self._fetching, dict(route.brokers)
             for broker in route.brokers.values():
                 if known.get(broker.id) != broker:
@@ -382,6 +407,7 @@ class ConsumerCore:
                     self._core.note("error", f"{len(one.starts)} messages are given back: {one.damage}")
             lease = Lease(session, carried, self._core.now_ms, self._ack_timeout_ms, self.on_lease_done)
             lease.can_judge = self._can_judge
+            lease.is_ordered = self._is_ordered and lease.partition != RETRY_PARTITION
             self._in_hand[lease] = None
             self._waiting.append(lease)
             if lease.is_done:  # nothing in it for the user

@@ -121,7 +121,10 @@ class Consumer(_Source):
         """
         self._check()
         self._settle_handed()
-        return [] if self._core.is_stopped else self._take(count, duration_ms(timeout))
+        if self._core.is_stopped:
+            self._core.check()
+            return []
+        return self._take(count, duration_ms(timeout))
 
     def __iter__(self) -> Iterator[Delivery]:
         while not self._core.is_stopped:
@@ -170,7 +173,7 @@ class Consumer(_Source):
                 yield delivery
                 if auto_ack and marks[at] == OPEN:
                     marks[at] = AckType.SUCCESS  # whether that was the last is looked at when more is asked for
-                if lease.is_lost or core.is_stopped:
+                if lease.is_over(at + 1) or core.is_stopped:
                     return
         finally:
             if at >= 0:

@@ -295,8 +295,11 @@ class Delivery:
 
     @property
     def is_lost(self) -> bool:
-        """Whether its lease is over: then it is delivered again, whatever is done with it here."""
-        return self._lease is not None and self._lease.is_lost
+        """Whether its lease is over: then it is delivered again, whatever is done with it here.
+
+        Where order counts, it is over as well for those behind a message that is to be retried.
+        """
+        return self._lease is not None and self._lease.is_over(self._place)
 
     def _key_and_attributes(self) -> tuple[bytes, bytes]:
         carried, at = self._carried, self._at

@@ -4,6 +4,9 @@ Settling is a single write into a byte array, so any thread may do it, in any or
 from the first message on, which every broker takes; so what can be sent is the settled prefix. What says more than an
 ack can (when to try again, why it failed) has a verdict beside its mark and is sent as SETTLE, message by message.
 
+Where order counts, a lease ends with the first message that failed: the broker delivers that one again first, then all
+behind it. So those are not handed out any more, and what is said of them is not sent.
+
 A delivery knows its lease, and the lease does not know its deliveries: they are made when handed out, and what was
 received is gone with the last of them instead of waiting for the garbage collector.
 """
@@ -32,6 +35,7 @@ OPEN = 0xFF
 JUDGED = 0x10  # settled with a verdict, which the broker does not know yet
 KNOWN = 0x11  # the broker knows, though not all before it
 _OPEN = bytes([OPEN])
+_DONE = (AckType.SUCCESS, JUDGED)  # what a judged one means is with its verdict
 _SUCCESS = bytes([AckType.SUCCESS])
 _RUN_MAX = 32_000  # of acks in one request: an array holds 32767
 _COMMIT_ACK = 32
@@ -69,6 +73,10 @@ class Hold(Protocol):
         """Whether one is."""
         ...
 
+    def is_over(self, place: int) -> bool:
+        """Whether one comes again, whatever is said of it here."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -92,10 +100,12 @@ class Lease:
         "acked",
         "acking",
         "can_judge",
+        "end",
         "end_ms",
         "extended_ms",
         "is_extending",
         "is_lost",
+        "is_ordered",
         "marks",
         "partition",
         "received_ms",
@@ -119,6 +129,7 @@ class Lease:
         self.received_ms = self.extended_ms = now_ms
         self.end_ms = now_ms + ack_timeout_ms
         self.is_lost = False
+        self.is_ordered = False  # whether nothing may overtake one that failed
         self.is_extending = False
         self.acked = 0  # so many the broker knows to be settled
         self.acking: Promise[None] | None = None  # while an ack is on its way
@@ -132,6 +143,7 @@ class Lease:
         self._starts = list(accumulate((len(one.starts) for one in carried), initial=0))  # places, by MESSAGE
         self._indexes: Sequence[int] = _indexes_of(carried)
         self.marks = bytearray(_OPEN) * len(self._indexes)  # how each was settled
+        self.end = len(self.marks)  # nothing from here on counts
         for nth, one in enumerate(carried):
             if one.damage is not None:  # never handed out, and the broker is told
                 self.marks[self._starts[nth] : self._starts[nth + 1]] = bytes([AckType.OTHER]) * len(one.starts)
@@ -142,29 +154,44 @@ class Lease:
     @property
     def is_used_up(self) -> bool:
         """Whether all was handed out."""
-        return self.taken == len(self.marks)
+        return self.taken >= self.end
 
     @property
     def settled_to(self) -> int:
         """The length of the settled prefix."""
-        end = self.marks.find(_OPEN, self.acked)
-        return len(self.marks) if end < 0 else end
+        end = self.marks.find(_OPEN, self.acked, self.end)
+        return self.end if end < 0 else end
 
     @property
     def is_done(self) -> bool:
         """Whether all is settled."""
-        return self.marks.find(_OPEN, self.acked) < 0
+        return self.marks.find(_OPEN, self.acked, self.end) < 0
 
     def is_settled(self, place: int) -> bool:
         """Whether one is."""
         return self.marks[place] != OPEN
 
+    def is_over(self, place: int) -> bool:
+        """Whether one comes again, whatever is said of it here."""
+        return self.is_lost or place >= self.end
+
+    def is_beside(self, other: "Lease") -> bool:
+        """Whether the two are of one partition and one connection."""
+        return self.partition == other.partition and self.session is other.session
+
     def settle(self, place: int, how: int) -> None:
         """One is done with; the first word counts."""
         if self.marks[place] == OPEN:
+            if how not in _DONE:
+                self._failed(place)
             self.marks[place] = how
-            if self.marks.find(_OPEN, self.acked) < 0:
+            if self.is_done:
                 self._on_done(self)
+
+    def _failed(self, place: int) -> None:
+        """It comes again; where order counts, so do all behind it, and before the mark can be sent."""
+        if self.is_ordered:
+            self.end = min(self.end, place + 1)
 
     def settle_as(
         self, place: int, outcome: SettleOutcome, after_ms: int, reason: str, on_refused: Refused | None = None
@@ -176,17 +203,19 @@ class Lease:
             self.settle(place, _PLAIN_TYPES[outcome])
             return
         self.verdicts[place] = Verdict(outcome, after_ms, reason, on_refused)  # before the mark: another may send it
+        if outcome is SettleOutcome.RETRY:
+            self._failed(place)
         self.settle(place, JUDGED)
 
     def settle_run(self, start: int, end: int) -> None:
         """Those of a run that nobody has settled are done."""
         self.marks[start:end] = self.marks[start:end].replace(_OPEN, _SUCCESS)
-        if self.marks.find(_OPEN, self.acked) < 0:
+        if self.is_done:
             self._on_done(self)
 
     def take(self, count: int) -> list[Delivery]:
         """The next messages to hand out; those that are settled already are left out."""
-        start, self.taken = self.taken, min(self.taken + count, len(self.marks))
+        start, self.taken = self.taken, min(self.taken + count, self.end)
         found = self._deliveries(start, self.taken)
         if self.marks.count(_OPEN, start, self.taken) == len(found):
             return found

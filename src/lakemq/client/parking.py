@@ -51,6 +51,10 @@ class ParkedHold:
         """Whether it is."""
         return self.said is not None
 
+    def is_over(self, place: int) -> bool:
+        """It is in our own hands."""
+        return False
+
     def _say(self, said: Settle) -> None:
         if self.said is None:
             self.said = said
