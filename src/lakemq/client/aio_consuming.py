@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from lakemq.client.aio_wire import Driver
 from lakemq.client.consumer import ConsumerCore
-from lakemq.client.delivery import Delivery
+from lakemq.client.delivery import Delivery, open_bytes
 from lakemq.client.duration import Duration, duration_ms
 from lakemq.client.errors import ClosedError
 from lakemq.client.lease import OPEN, Lease
@@ -97,7 +97,7 @@ class AsyncConsumer(AsyncSource):
 
     @property
     def damaged(self) -> int:
-        """Messages that did not pass their checks and were given back to the broker."""
+        """Messages that could not be opened: nobody gets them, they are dead letters with the reason."""
         return self._core.damaged
 
     async def receive(self, count: int = 100, timeout: Duration = "5s") -> list[Delivery]:
@@ -140,7 +140,7 @@ class AsyncConsumer(AsyncSource):
             self._settle_handed()
             batch = await self._take(max_messages, None)
             until_ms = self._driver.now_ms() + wait_ms
-            while batch and len(batch) < max_messages and not self._core.is_stopped:
+            while batch and len(batch) < max_messages and self._has_room(batch) and not self._core.is_stopped:
                 more = await self._take(max_messages - len(batch), max(until_ms - self._driver.now_ms(), 0))
                 if not more:
                     break
@@ -156,6 +156,10 @@ class AsyncConsumer(AsyncSource):
         self._sources.discard(self)
         self._driver.enter()
         await self._driver.settled(start(self._core.close(is_clean)))
+
+    def _has_room(self, batch: list[Delivery]) -> bool:
+        """Whether more may be expanded beside these."""
+        return open_bytes(batch) < self._core.open_bytes_max
 
     def _settle_handed(self) -> None:
         self._driver.enter()

@@ -65,11 +65,12 @@ class ConsumerCore:
         self.app = app
         self.settings = settings
         self.lost = 0  # messages whose lease ended before their ack arrived: they come again
-        self.damaged = 0  # messages that did not pass their checks and were given back
+        self.damaged = 0  # messages that could not be opened, and are dead letters now
         self.is_stopped = False
         # Called when all of a lease is settled, by whoever settled the last; a driver with threads puts its own here.
         self.on_lease_done: Callable[[Lease], None] = self.send_acks
         self.ready: Promise[None] = Promise()  # kept when it is worth asking again; then there is a new one
+        self.open_bytes_max = core.config.open_bytes_max
         self._core = core
         self._owner = core.new_owner()
         self._waiting: deque[Lease] = deque()
@@ -102,13 +103,21 @@ class ConsumerCore:
                 if lease is None:
                     break
             before = lease.taken
-            taken = lease.take(count)
+            taken = lease.take(count, self.open_bytes_max)
+            if lease.damage:
+                self._tell_damage(lease)
             if taken:
                 self._handed.append((lease, before, lease.taken))
                 return taken
         if not self._in_hand:
             self.check()
         return []
+
+    def _tell_damage(self, lease: Lease) -> None:
+        damage, lease.damage = lease.damage, []
+        for count, error in damage:
+            self.damaged += count
+            self._core.note("error", f"{count} messages are dead letters: {error}")
 
     def check(self) -> None:
         """Raise what has ended it, if something has."""
@@ -401,17 +410,11 @@ class ConsumerCore:
             for one in open_messages(self.topic, found.messages, self.app):
                 by_partition.setdefault(one.partition, []).append(one)
         for carried in by_partition.values():
-            for one in carried:
-                if one.damage is not None:
-                    self.damaged += len(one.starts)
-                    self._core.note("error", f"{len(one.starts)} messages are given back: {one.damage}")
             lease = Lease(session, carried, self._core.now_ms, self._ack_timeout_ms, self.on_lease_done)
             lease.can_judge = self._can_judge
             lease.is_ordered = self._is_ordered and lease.partition != RETRY_PARTITION
             self._in_hand[lease] = None
             self._waiting.append(lease)
-            if lease.is_done:  # nothing in it for the user
-                self.send_acks(lease)
         if by_partition:
             self._watch()
             self._wake()

@@ -13,13 +13,13 @@ received is gone with the last of them instead of waiting for the garbage collec
 
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, repeat
 from itertools import count as counter
 from typing import Protocol
 
-from lakemq.client.delivery import Carried, Delivery
+from lakemq.client.delivery import REASON_CHARACTERS_MAX, Carried, Delivery, reason_of
 from lakemq.client.errors import BrokerUnreachableError
 from lakemq.client.promise import Promise
 from lakemq.client.session import Frame, Session
@@ -29,7 +29,7 @@ from lakemq.wire.buffer import Buffer
 from lakemq.wire.commands import encode_request
 from lakemq.wire.dialect import VERSION_OURS, Form
 from lakemq.wire.header import Header
-from lakemq.wire.own import Settle, SettleAck, Settlement, SettleOutcome, TopicSettlements
+from lakemq.wire.own import BY_POLICY, Settle, SettleAck, Settlement, SettleOutcome, TopicSettlements
 
 OPEN = 0xFF
 JUDGED = 0x10  # settled with a verdict, which the broker does not know yet
@@ -44,6 +44,7 @@ _SHORT = struct.Struct(">h")
 _JUDGED = bytes([JUDGED])
 _JUDGED_MAX = 500  # in one SETTLE: reasons may be long
 _FORM = Form()
+_ANY_BYTES = 1 << 62
 # What a broker that does not know SETTLE is told instead.
 _PLAIN_TYPES = {
     SettleOutcome.DONE: AckType.SUCCESS,
@@ -96,10 +97,12 @@ class Lease:
         "_carried",
         "_indexes",
         "_on_done",
+        "_open",
         "_starts",
         "acked",
         "acking",
         "can_judge",
+        "damage",
         "end",
         "end_ms",
         "extended_ms",
@@ -139,14 +142,13 @@ class Lease:
         self.unheard = 0  # tries in a row to settle something that the broker put off
         self.wait_ms = 0  # nothing is sent before this
         self._on_done = on_done
+        self.damage: list[tuple[int, LakeMQError]] = []  # what could not be opened: how many messages, and why
         self._carried = carried
-        self._starts = list(accumulate((len(one.starts) for one in carried), initial=0))  # places, by MESSAGE
+        self._open: tuple[int, Carried] | None = None  # the MESSAGE that was handed out in part, expanded
+        self._starts = list(accumulate((one.count for one in carried), initial=0))  # places, by MESSAGE
         self._indexes: Sequence[int] = _indexes_of(carried)
         self.marks = bytearray(_OPEN) * len(self._indexes)  # how each was settled
         self.end = len(self.marks)  # nothing from here on counts
-        for nth, one in enumerate(carried):
-            if one.damage is not None:  # never handed out, and the broker is told
-                self.marks[self._starts[nth] : self._starts[nth + 1]] = bytes([AckType.OTHER]) * len(one.starts)
 
     def __len__(self) -> int:
         return len(self.marks)
@@ -213,26 +215,49 @@ class Lease:
         if self.is_done:
             self._on_done(self)
 
-    def take(self, count: int) -> list[Delivery]:
-        """The next messages to hand out; those that are settled already are left out."""
-        start, self.taken = self.taken, min(self.taken + count, self.end)
-        found = self._deliveries(start, self.taken)
-        if self.marks.count(_OPEN, start, self.taken) == len(found):
+    def take(self, count: int, bytes_max: int = _ANY_BYTES) -> list[Delivery]:
+        """The next messages to hand out; those that are settled already are left out.
+
+        Of what has to be expanded no more than `bytes_max` at a time, but for the first.
+        """
+        start, last, opened_bytes = self.taken, min(self.taken + count, self.end), 0
+        found: list[Delivery] = []
+        nth = bisect_right(self._starts, start) - 1
+        while start < last and (opened_bytes < bytes_max or not found):
+            one, after = self._opened(nth), min(self._starts[nth + 1], last)
+            if one.damage is None:
+                found += self._deliveries(one, start - self._starts[nth], after - self._starts[nth], start)
+                opened_bytes += len(one.body) if self._carried[nth].is_sealed else 0
+            else:
+                self._condemn(start, self._starts[nth + 1], one.damage)
+                after = self._starts[nth + 1]
+            start, nth = after, nth + 1
+        first, self.taken = self.taken, start
+        if start == self._starts[nth]:
+            self._open = None
+        if self.marks.count(_OPEN, first, start) == len(found):
             return found
         return [one for one in found if self.marks[one._place] == OPEN]
 
-    def _deliveries(self, start: int, end: int) -> list[Delivery]:
-        found: list[Delivery] = []
-        nth = bisect_right(self._starts, start) - 1
-        while start < end:
-            one, first = self._carried[nth], self._starts[nth]
-            starts = one.starts[start - first : end - first]
-            index = one.origin_index + start - first
-            # One call from C for all of them: this is done for every message received.
-            found += map(Delivery, repeat(one), starts, counter(index), repeat(self), counter(start))
-            start += len(starts)
-            nth += 1
-        return found
+    def _opened(self, nth: int) -> Carried:
+        """A MESSAGE with its body expanded; kept while it is the last, of which more may be asked for."""
+        if not self._carried[nth].is_sealed:
+            return self._carried[nth]
+        if self._open is None or self._open[0] != nth:
+            self._open = nth, self._carried[nth].opened()
+        return self._open[1]
+
+    def _deliveries(self, one: Carried, first: int, after: int, place: int) -> Iterable[Delivery]:
+        # One call from C for all of them: this is done for every message received.
+        starts = one.starts[first:after]
+        return map(Delivery, repeat(one), starts, counter(one.origin_index + first), repeat(self), counter(place))
+
+    def _condemn(self, start: int, after: int, error: LakeMQError) -> None:
+        """They cannot be opened, here or elsewhere: dead letters, with the reason."""
+        self.damage.append((after - start, error))
+        for place in range(start, after):
+            reason = reason_of(error)[:REASON_CHARACTERS_MAX]
+            self.settle_as(place, SettleOutcome.DEAD_LETTER, BY_POLICY, reason)
 
     @property
     def is_judged_next(self) -> bool:
@@ -332,6 +357,6 @@ def _indexes_of(carried: list[Carried]) -> Sequence[int]:
     first, expected = carried[0].index, carried[0].index
     for one in carried:
         if one.index != expected:
-            return [one.index + nth for one in carried for nth in range(len(one.starts))]
-        expected += len(one.starts)
+            return [one.index + nth for one in carried for nth in range(one.count)]
+        expected += one.count
     return range(first, expected)

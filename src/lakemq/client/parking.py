@@ -182,7 +182,7 @@ class Parking:
             self._file.append(record, is_synced=False)  # what a crash forgets is handled again
 
     def _delivery(self, entry: Entry, hold: ParkedHold) -> Delivery:
-        carried = Carried(entry.topic, memoryview(entry.message), 0, self._app)
+        carried = Carried(entry.topic, memoryview(entry.message), 0, self._app).opened()
         return Delivery(carried, _PLAIN, carried.index, hold, 0)
 
 
