@@ -13,8 +13,8 @@ from lakemq.errors import SerializationError
 from lakemq.testing.broker import TestBroker
 
 MIB = 1 << 20
-COUNT = 60
-BODY = bytes(2 * MIB)  # of which a few KiB travel
+COUNT = 100
+BODY = bytes(5 * MIB // 4)  # of which a few KiB travel
 BUDGET = 8 * MIB
 ROOM = 40 * MIB  # the budget twice, since the user has the last list in hand, and what the fake cluster does
 

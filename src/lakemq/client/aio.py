@@ -59,6 +59,7 @@ def connect(
     timeout: Duration = "5s",
     compression: Compressions = "lz4",
     outbox: str | Path | None = None,
+    wait: Duration = 0,
     selector: SelectorName | Selector | None = None,
     connector: AsyncConnector | None = None,
     clock: Clock | None = None,
@@ -79,7 +80,7 @@ def connect(
         settings=settings,
     )
     server = parse_url(url or os.environ.get("LAKEMQ_URL"))
-    return AsyncClient(config, server, connector, clock or SystemClock(), outbox, chance)
+    return AsyncClient(config, server, connector, clock or SystemClock(), outbox, chance, duration_ms(wait))
 
 
 class AsyncClient:
@@ -93,8 +94,10 @@ class AsyncClient:
         clock: Clock,
         outbox: str | Path | None = None,
         chance: Random | None = None,
+        wait_ms: int = 0,
     ) -> None:
         self._chance = chance or random.random
+        self._wait_ms = wait_ms
         self._config = config
         self._server = server
         self._connector = connector
@@ -141,7 +144,7 @@ class AsyncClient:
         self._thread_id = threading.get_ident()
         self._driver = Driver(core, connector, self._clock, self._loop, self._outbox_file)
         try:
-            await self._call(lambda: start(core.reach()))
+            await self._call(lambda: start(core.reach(self._wait_ms)))
         except BrokerUnreachableError:
             if self._outbox is None:
                 await self.close(is_clean=False)

@@ -65,6 +65,7 @@ def connect(
     timeout: Duration = "5s",
     compression: Compressions = "lz4",
     outbox: str | Path | None = None,
+    wait: Duration = 0,
     selector: SelectorName | Selector | None = None,
     connector: Connector | None = None,
     clock: Clock | None = None,
@@ -75,8 +76,9 @@ def connect(
 
     URL, app and token are also taken from LAKEMQ_URL, LAKEMQ_APP and LAKEMQ_TOKEN. `acks` says when a send is
     confirmed: "flush" (on disk), "write", "receive" or "none". `timeout` bounds each call as a whole. `outbox` is a
-    directory that keeps messages until the broker has them. Finer settings are the fields of ClientConfig; `connector`,
-    `clock` and `chance` (numbers from 0 up to 1) replace the outside, for tests.
+    directory that keeps messages until the broker has them. `wait` is how long to wait here for a broker to be there.
+    Finer settings are the fields of ClientConfig; `connector`, `clock` and `chance` (numbers from 0 up to 1) replace
+    the outside, for tests.
     """
     server = parse_url(url or os.environ.get("LAKEMQ_URL"))
     config = make_config(
@@ -98,7 +100,7 @@ def connect(
             connector = SocketConnector(config.frame_bytes_max, config.spin_us)
     client = Client(config, server.addresses, connector, clock or SystemClock(), outbox, chance)
     try:
-        client.reach()
+        client.reach(wait)
     except BaseException:
         client.close(is_clean=False)
         raise
@@ -151,11 +153,11 @@ class Client:
         pump.look()
         return pump
 
-    def reach(self) -> None:
-        """Make sure that a broker is there and knows us. With an outbox it need not be there yet."""
-        pump = self._here()
+    def reach(self, wait: Duration = 0) -> None:
+        """Make sure that a broker is there, within that time, and knows us. With an outbox it need not be there yet."""
+        pump, wait_ms = self._here(), duration_ms(wait)
         try:
-            pump.call(lambda: start(self._core.reach()))
+            pump.call(lambda: start(self._core.reach(wait_ms)))
         except BrokerUnreachableError:
             if self._outbox is None:
                 raise
@@ -163,8 +165,7 @@ class Client:
             pump.enter()
             try:
                 self._outbox.drain()
-                if self._outbox.waiting:
-                    pump.watch(self._has_background)
+                pump.watch(self._has_background)  # what is queued leaves by itself
             finally:
                 pump.leave()
 
