@@ -177,6 +177,21 @@ def test_a_lease_may_be_shortened_by_an_extension():
     assert peer.fetch() == [b"0"]
 
 
+def test_a_lease_may_be_given_back_and_others_have_the_rest_at_once():
+    life = make_broker(partitions=1)
+    peer, other = life.peer().consumes(), life.peer().consumes()
+    fill(peer, 3)
+    assert len(peer.fetch(lease_ms=60_000)) == 3
+    assert peer.ack([0]) == 0
+    assert other.extend(lease_ms=-1) == 0, "it has nothing, and nothing changes"
+    assert other.fetch() == []
+    assert peer.extend(lease_ms=-1) == 0
+    assert other.fetch() == [b"1", b"2"]
+    assert peer.extend(lease_ms=-1) == 0, "said twice, it does no harm to the one who has it now"
+    assert peer.fetch() == []
+    assert other.ack([1, 2]) == 0
+
+
 def test_leases_are_not_kept_across_a_restart_but_acks_are():
     for end in ("restart", "kill", "lose_power"):
         life = make_broker(partitions=1)

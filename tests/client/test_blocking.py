@@ -853,7 +853,7 @@ def test_acks_are_sent_while_a_long_lease_is_worked_on(mq, cluster):
     assert cluster.count(CommitAck) <= 8
 
 
-def test_a_damaged_message_is_given_back_and_counted(mq, cluster, caplog):
+def test_a_damaged_message_is_a_dead_letter_and_counted(mq, cluster, caplog):
     fill(cluster, 3, size=1)
     first, count, data = cluster.topics["orders"][0].messages[1]
     broken = bytearray(data)
@@ -862,8 +862,10 @@ def test_a_damaged_message_is_given_back_and_counted(mq, cluster, caplog):
     with mq.consumer("orders", group="g") as consumer:
         assert [one.offset for one in consumer.receive(10)] == [0, 2]
     assert consumer.damaged == 1
-    assert cluster.retried == [("orders", "shop.g", 0, 1)]
-    assert "given back" in caplog.text
+    assert cluster.retried == []
+    assert ["ChecksumError" in reason for _, reason, _ in cluster.dead] == [True]
+    assert cluster.acks == {("orders", "shop.g", 0): 3}
+    assert "dead letters" in caplog.text
 
 
 # Reading, seeking, lag

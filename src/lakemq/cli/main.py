@@ -25,6 +25,7 @@ from lakemq.cli import (
     retry,
     storage,
     topic,
+    worker,
 )
 from lakemq.cli.failure import INTERRUPTED, describe, exit_code_of
 from lakemq.cli.options import OUTPUTS, Chosen, RootGroup, chosen
@@ -106,6 +107,7 @@ def demo() -> None:
 app.command()(message.send)
 app.command()(message.recv)
 app.command()(message.tail)
+app.command()(worker.worker)
 app.add_typer(topic.app, name="topic")
 app.add_typer(apps.app, name="app")
 app.add_typer(group.app, name="group")

@@ -3,8 +3,11 @@
 import asyncio
 import os
 import random
+import signal
+import threading
 import uuid
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +18,7 @@ from lakemq.client.address import ServerUrl, parse_url
 from lakemq.client.admin import AdminClient
 from lakemq.client.aio_admin import AsyncAdmin
 from lakemq.client.aio_consuming import AsyncConsumer, AsyncReader, AsyncSource
-from lakemq.client.aio_serving import AsyncFunction, AsyncServing
+from lakemq.client.aio_serving import AsyncServing, loop_signals
 from lakemq.client.aio_transaction import AsyncTransaction
 from lakemq.client.aio_wire import Driver, TcpConnector
 from lakemq.client.backoff import Random
@@ -25,7 +28,7 @@ from lakemq.client.consumer import ConsumerCore, ConsumerSettings, filter_text
 from lakemq.client.core import Core
 from lakemq.client.duration import Duration, duration_ms
 from lakemq.client.errors import BrokerUnreachableError, BufferFullError, ClosedError, SendTimeoutError
-from lakemq.client.handlers import LOCAL_RETRIES, Handler
+from lakemq.client.handlers import SHUTDOWN, Function, Handler, make_handler
 from lakemq.client.lanes import NOTHING_ELSE, Lanes
 from lakemq.client.offsets import Move, PartitionLag, Start
 from lakemq.client.outbox import Outbox
@@ -42,7 +45,7 @@ from lakemq.client.system_clock import SystemClock
 from lakemq.client.transaction import Decision, TransactionCheck, TransactionCore, check_decision
 from lakemq.clock import Clock
 
-H = TypeVar("H", bound=AsyncFunction)
+H = TypeVar("H", bound=Function)
 
 
 def connect(
@@ -56,6 +59,7 @@ def connect(
     timeout: Duration = "5s",
     compression: Compressions = "lz4",
     outbox: str | Path | None = None,
+    wait: Duration = 0,
     selector: SelectorName | Selector | None = None,
     connector: AsyncConnector | None = None,
     clock: Clock | None = None,
@@ -76,7 +80,7 @@ def connect(
         settings=settings,
     )
     server = parse_url(url or os.environ.get("LAKEMQ_URL"))
-    return AsyncClient(config, server, connector, clock or SystemClock(), outbox, chance)
+    return AsyncClient(config, server, connector, clock or SystemClock(), outbox, chance, duration_ms(wait))
 
 
 class AsyncClient:
@@ -90,8 +94,10 @@ class AsyncClient:
         clock: Clock,
         outbox: str | Path | None = None,
         chance: Random | None = None,
+        wait_ms: int = 0,
     ) -> None:
         self._chance = chance or random.random
+        self._wait_ms = wait_ms
         self._config = config
         self._server = server
         self._connector = connector
@@ -100,10 +106,12 @@ class AsyncClient:
         self._outbox: Outbox | None = None
         self._outbox_file: OutboxFile | None = None
         self._driver: Driver | None = None
-        self._handlers: list[Handler[AsyncFunction]] = []
+        self._handlers: list[Handler] = []
         self._sources: set[AsyncSource] = set()
         self._checks: set[asyncio.Task[None]] = set()
+        self._serving: list[AsyncServing] = []
         self._stop: asyncio.Event | None = None
+        self._thread_id = 0  # of the loop
         self._admin: AsyncAdmin | None = None
 
     def __await__(self) -> "Generator[Any, None, AsyncClient]":
@@ -133,9 +141,10 @@ class AsyncClient:
         self._producer = Producer(core, self._outbox)
         self._lanes = Lanes(self._producer)
         self._loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
         self._driver = Driver(core, connector, self._clock, self._loop, self._outbox_file)
         try:
-            await self._call(lambda: start(core.reach()))
+            await self._call(lambda: start(core.reach(self._wait_ms)))
         except BrokerUnreachableError:
             if self._outbox is None:
                 await self.close(is_clean=False)
@@ -393,48 +402,99 @@ class AsyncClient:
         topic: str,
         *,
         group: str | None = None,
-        concurrency: int = 8,
+        concurrency: int = 1,
+        ordered_by_key: bool = True,
         tags: Tags | None = None,
         filter: str | None = None,
-        local_retries: int = LOCAL_RETRIES,
+        local_retries: int | None = None,
         park: str | Path | None = None,
     ) -> Callable[[H], H]:
         """Have the decorated coroutine called with each message: returning acks it, raising has it retried.
 
-        See `Client.handler`.
+        A plain function is called in a thread. See `Client.handler`.
         """
-        wanted, place = filter_text(tags, filter), None if park is None else Path(park)
+        wanted = filter_text(tags, filter)
 
         def add(function: H) -> H:
-            self._handlers.append(Handler(topic, function, group, concurrency, wanted, local_retries, place))
+            handler = make_handler(
+                function,
+                topic,
+                group=group,
+                concurrency=concurrency,
+                ordered_by_key=ordered_by_key,
+                filter=wanted,
+                local_retries=self._config.local_retries if local_retries is None else local_retries,
+                park=park,
+                may_be_async=True,
+            )
+            self._handlers.append(handler)
             return function
 
         return add
 
-    async def run(self) -> None:
-        """Feed the handlers until `stop` or cancelled; what is under way is finished and acked."""
-        self._stop = asyncio.Event()
+    @property
+    def handlers(self) -> tuple[str, ...]:
+        """The names of the functions that `run` will feed."""
+        return tuple(handler.name for handler in self._handlers)
+
+    async def run(self, *, shutdown_timeout: Duration = SHUTDOWN) -> None:
+        """Feed the handlers until `stop`, SIGTERM, Ctrl-C, or cancelled; see `Client.run`.
+
+        A coroutine that takes longer than `shutdown_timeout` is cancelled, and its message goes back to the broker.
+        """
+        shutdown_ms = duration_ms(shutdown_timeout)
+        stop = self._stop = asyncio.Event()
+        driver = self._here()
         parkings = [self._parking(one) for one in self._handlers]
         consumers = [
             self.consumer(one.topic, group=one.group, auto_ack=False, filter=one.filter) for one in self._handlers
         ]
-        serving = [
-            asyncio.create_task(AsyncServing(self._here(), *each).run())
-            for each in zip(self._handlers, consumers, parkings, strict=True)
+        self._serving = [
+            AsyncServing(driver, *each, shutdown_ms) for each in zip(self._handlers, consumers, parkings, strict=True)
         ]
+        stopped, serving = asyncio.create_task(stop.wait()), [asyncio.create_task(one.run()) for one in self._serving]
+        with loop_signals(self._signalled):
+            try:
+                await asyncio.wait([stopped, *serving], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                stopped.cancel()
+                await self._wind_up(serving)
+        for task in serving:
+            task.result()
+
+    async def _wind_up(self, serving: "list[asyncio.Task[None]]") -> None:
+        """Have all of them end; if this is cancelled as well, at once."""
+        for one in self._serving:
+            one.stop()
+            one.wake()
         try:
-            await asyncio.wait([asyncio.create_task(self._stop.wait()), *serving], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for consumer in consumers:
-                consumer.stop()
-            await asyncio.gather(*serving)
+            if serving:
+                await asyncio.wait(serving)
+        except asyncio.CancelledError:
+            for one in self._serving:
+                one.hurry()
+            raise
+
+    def _signalled(self, number: int) -> None:
+        """The first signal ends the run, a second Ctrl-C the waiting."""
+        if self._stop is not None and self._stop.is_set() and number == signal.SIGINT:
+            for one in self._serving:
+                one.hurry()
+        self.stop()
 
     def stop(self) -> None:
-        """End `run`."""
-        if self._stop is not None:
+        """End `run`: nothing new is begun. May be called from any thread."""
+        for one in self._serving:
+            one.stop()
+        if self._stop is None:
+            return
+        if threading.get_ident() == self._thread_id:
             self._stop.set()
+        else:
+            with suppress(RuntimeError):  # the loop is closed: a handler that was left behind says so too late
+                self._loop.call_soon_threadsafe(self._stop.set)
 
-    def _parking(self, handler: Handler[AsyncFunction]) -> Parking | None:
+    def _parking(self, handler: Handler) -> Parking | None:
         if handler.park is None:
             return None
         topic, app = self._producer.topic(handler.topic), self._config.full_app(handler.group)

@@ -1,12 +1,14 @@
 """Consumers and readers of the asyncio client."""
 
+import threading
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from types import TracebackType
 from typing import TypeVar
 
 from lakemq.client.aio_wire import Driver
 from lakemq.client.consumer import ConsumerCore
-from lakemq.client.delivery import Delivery
+from lakemq.client.delivery import Delivery, open_bytes
 from lakemq.client.duration import Duration, duration_ms
 from lakemq.client.errors import ClosedError
 from lakemq.client.lease import FORGONE, OPEN, Lease
@@ -80,6 +82,7 @@ class AsyncConsumer(AsyncSource):
 
     def __init__(self, driver: Driver, core: ConsumerCore, sources: "set[AsyncSource]") -> None:
         core.on_lease_done = self._lease_done
+        self._thread_id = threading.get_ident()
         super().__init__(driver, core, sources)
 
     @property
@@ -94,14 +97,17 @@ class AsyncConsumer(AsyncSource):
 
     @property
     def damaged(self) -> int:
-        """Messages that did not pass their checks and were given back to the broker."""
+        """Messages that could not be opened: nobody gets them, they are dead letters with the reason."""
         return self._core.damaged
 
     async def receive(self, count: int = 100, timeout: Duration = "5s") -> list[Delivery]:
         """Up to `count` messages, as soon as there are any; none if nothing came in time, or after `stop`."""
         self._check()
         self._settle_handed()
-        return [] if self._core.is_stopped else await self._take(count, duration_ms(timeout))
+        if self._core.is_stopped:
+            self._core.check()
+            return []
+        return await self._take(count, duration_ms(timeout))
 
     async def __aiter__(self) -> AsyncIterator[Delivery]:
         core, auto_ack = self._core, self._core.settings.auto_ack
@@ -136,7 +142,7 @@ class AsyncConsumer(AsyncSource):
             self._settle_handed()
             batch = await self._take(max_messages, None)
             until_ms = self._driver.now_ms() + wait_ms
-            while batch and len(batch) < max_messages and not self._core.is_stopped:
+            while batch and len(batch) < max_messages and self._has_room(batch) and not self._core.is_stopped:
                 more = await self._take(max_messages - len(batch), max(until_ms - self._driver.now_ms(), 0))
                 if not more:
                     break
@@ -153,13 +159,22 @@ class AsyncConsumer(AsyncSource):
         self._driver.enter()
         await self._driver.settled(start(self._core.close(is_clean)))
 
+    def _has_room(self, batch: list[Delivery]) -> bool:
+        """Whether more may be expanded beside these."""
+        return open_bytes(batch) < self._core.open_bytes_max
+
     def _settle_handed(self) -> None:
         self._driver.enter()
         self._core.settle_handed()
 
     def _lease_done(self, lease: Lease) -> None:
-        self._driver.enter()
-        self._core.send_acks(lease)
+        """All of it is settled: on the loop, or by a handler that runs in a thread."""
+        if threading.get_ident() == self._thread_id:
+            self._driver.enter()
+            self._core.send_acks(lease)
+        else:
+            with suppress(RuntimeError):  # the loop is closed: a handler that was left behind has come to its end
+                self._driver.loop.call_soon_threadsafe(self._lease_done, lease)
 
 
 class AsyncReader(AsyncSource):

@@ -6,7 +6,6 @@ buffer it inherited and connects anew; what was under way stays with the parent.
 
 import os
 import random
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -25,11 +24,10 @@ from lakemq.client.config import Acks, ClientConfig, Compressions, Selector, Sel
 from lakemq.client.consumer import ConsumerCore, ConsumerSettings, filter_text
 from lakemq.client.consuming import Consumer, Reader
 from lakemq.client.core import Core
-from lakemq.client.delivery import Delivery
 from lakemq.client.duration import Duration, duration_ms
 from lakemq.client.errors import BrokerUnreachableError, BufferFullError, ClosedError, ForkedError, SendTimeoutError
 from lakemq.client.future import SendFuture
-from lakemq.client.handlers import LOCAL_RETRIES, Handler
+from lakemq.client.handlers import SHUTDOWN, Function, Handler, check_function, make_handler
 from lakemq.client.lanes import NOTHING_ELSE, Lanes
 from lakemq.client.offsets import Move, PartitionLag, Start, time_of
 from lakemq.client.outbox import Outbox
@@ -45,6 +43,7 @@ from lakemq.client.reader import ReaderCore
 from lakemq.client.receipt import Receipt, SendReport
 from lakemq.client.serving import serve
 from lakemq.client.sockets import SocketConnector
+from lakemq.client.stopping import StopSign
 from lakemq.client.system_clock import SystemClock
 from lakemq.client.transaction import Decision, TransactionCheck, TransactionCore, check_decision
 from lakemq.client.xa import Session
@@ -52,7 +51,7 @@ from lakemq.clock import Clock
 from lakemq.wire.buffer import Buffer
 from lakemq.wire.own import PartitionRange
 
-H = TypeVar("H", bound=Callable[[Delivery], object])
+H = TypeVar("H", bound=Function)
 
 
 def connect(
@@ -66,6 +65,7 @@ def connect(
     timeout: Duration = "5s",
     compression: Compressions = "lz4",
     outbox: str | Path | None = None,
+    wait: Duration = 0,
     selector: SelectorName | Selector | None = None,
     connector: Connector | None = None,
     clock: Clock | None = None,
@@ -76,8 +76,9 @@ def connect(
 
     URL, app and token are also taken from LAKEMQ_URL, LAKEMQ_APP and LAKEMQ_TOKEN. `acks` says when a send is
     confirmed: "flush" (on disk), "write", "receive" or "none". `timeout` bounds each call as a whole. `outbox` is a
-    directory that keeps messages until the broker has them. Finer settings are the fields of ClientConfig; `connector`,
-    `clock` and `chance` (numbers from 0 up to 1) replace the outside, for tests.
+    directory that keeps messages until the broker has them. `wait` is how long to wait here for a broker to be there.
+    Finer settings are the fields of ClientConfig; `connector`, `clock` and `chance` (numbers from 0 up to 1) replace
+    the outside, for tests.
     """
     server = parse_url(url or os.environ.get("LAKEMQ_URL"))
     config = make_config(
@@ -99,7 +100,7 @@ def connect(
             connector = SocketConnector(config.frame_bytes_max, config.spin_us)
     client = Client(config, server.addresses, connector, clock or SystemClock(), outbox, chance)
     try:
-        client.reach()
+        client.reach(wait)
     except BaseException:
         client.close(is_clean=False)
         raise
@@ -124,8 +125,8 @@ class Client:
         self._clock = clock
         self._outbox_directory = outbox
         self._has_checks = False
-        self._handlers: list[Handler[Callable[[Delivery], object]]] = []
-        self._stop = threading.Event()
+        self._handlers: list[Handler] = []
+        self._stop = StopSign()
         self._admin: AdminClient | None = None
         self._begin(connector)
 
@@ -152,11 +153,11 @@ class Client:
         pump.look()
         return pump
 
-    def reach(self) -> None:
-        """Make sure that a broker is there and knows us. With an outbox it need not be there yet."""
-        pump = self._here()
+    def reach(self, wait: Duration = 0) -> None:
+        """Make sure that a broker is there, within that time, and knows us. With an outbox it need not be there yet."""
+        pump, wait_ms = self._here(), duration_ms(wait)
         try:
-            pump.call(lambda: start(self._core.reach()))
+            pump.call(lambda: start(self._core.reach(wait_ms)))
         except BrokerUnreachableError:
             if self._outbox is None:
                 raise
@@ -164,8 +165,7 @@ class Client:
             pump.enter()
             try:
                 self._outbox.drain()
-                if self._outbox.waiting:
-                    pump.watch(self._has_background)
+                pump.watch(self._has_background)  # what is queued leaves by itself
             finally:
                 pump.leave()
 
@@ -306,6 +306,7 @@ class Client:
         It says "commit" or "rollback", or None to be asked again later. It is called in the background, for all
         transactions of the app on that topic, whoever began them.
         """
+        check_function(function, may_be_async=False)
         pump = self._here()
 
         def ask(own_id: str) -> Promise[Decision | None]:
@@ -462,38 +463,64 @@ class Client:
         topic: str,
         *,
         group: str | None = None,
-        concurrency: int = 8,
+        concurrency: int = 1,
+        ordered_by_key: bool = True,
         tags: Tags | None = None,
         filter: str | None = None,
-        local_retries: int = LOCAL_RETRIES,
+        local_retries: int | None = None,
         park: str | Path | None = None,
     ) -> Callable[[H], H]:
         """Have the decorated function called with each message: returning acks it, raising has it retried.
 
-        Raising has it called again on the spot first, `local_retries` times. It may return `Settle.DROP`, `RETRY`,
-        `DEAD` or `later("1h")` instead. `park` is a directory for what the broker cannot take back for a retry.
+        One message at a time, in order. With more `concurrency` messages of different keys are handled at the same
+        time, those of one key (without a key: of one partition) one after the other; `ordered_by_key=False` gives that
+        up. Raising has it called again on the spot first, `local_retries` times. It may return `Settle.DROP`, `RETRY`,
+        `DEAD` or `later("1h")` instead. `park` is a directory for what the broker cannot take back for a retry. A
+        parameter whose type is a dataclass, a pydantic model or a msgspec Struct gets the body as that.
         """
-        wanted, place = filter_text(tags, filter), None if park is None else Path(park)
+        wanted = filter_text(tags, filter)
 
         def add(function: H) -> H:
-            self._handlers.append(Handler(topic, function, group, concurrency, wanted, local_retries, place))
+            handler = make_handler(
+                function,
+                topic,
+                group=group,
+                concurrency=concurrency,
+                ordered_by_key=ordered_by_key,
+                filter=wanted,
+                local_retries=self._config.local_retries if local_retries is None else local_retries,
+                park=park,
+                may_be_async=False,
+            )
+            self._handlers.append(handler)
             return function
 
         return add
 
-    def run(self) -> None:
-        """Feed the handlers until `stop` or Ctrl-C; what is under way is finished and acked.
+    @property
+    def handlers(self) -> tuple[str, ...]:
+        """The names of the functions that `run` will feed."""
+        return tuple(handler.name for handler in self._handlers)
 
-        Raises what ended a handler's consumer, such as a topic that is not there.
+    def run(self, *, shutdown_timeout: Duration = SHUTDOWN) -> None:
+        """Feed the handlers until `stop`, SIGTERM or Ctrl-C; then finish what is under way, for `shutdown_timeout`.
+
+        What was not begun, or takes longer, goes back to the broker at once; a second Ctrl-C does not wait. The signals
+        are handled in the main thread only, and only where the program has no handlers of its own for them. Raises what
+        ended a handler's consumer, such as a topic that is not there.
         """
-        self._stop.clear()
-        serve(self, self._handlers, self._stop)
+        self._stop = StopSign()
+        serve(self, self._handlers, self._stop, duration_ms(shutdown_timeout))
 
     def stop(self) -> None:
-        """End `run`."""
+        """End `run`: nothing new is begun. May be called from any thread, a handler, or a signal handler."""
         self._stop.set()
 
-    def _parking(self, handler: Handler[Callable[[Delivery], object]]) -> Parking | None:
+    @property
+    def _open_bytes_max(self) -> int:
+        return self._config.open_bytes_max
+
+    def _parking(self, handler: Handler) -> Parking | None:
         if handler.park is None:
             return None
         topic, app = self._producer.topic(handler.topic), self._config.full_app(handler.group)

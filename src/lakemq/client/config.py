@@ -41,6 +41,8 @@ class Settings(TypedDict, total=False):
     backoff_max_ms: int
     ack_linger_ms: int
     max_processing_ms: int
+    local_retries: int
+    open_bytes_max: int
     outbox_bytes_max: int
     compress_bytes_min: int
     frame_bytes_max: int
@@ -82,6 +84,9 @@ class ClientConfig:
     backoff_max_ms: int = 1000  # how late a broker that came back is noticed, at the most
     ack_linger_ms: int = 100  # acks are collected for this long; what a crash repeats is what was done meanwhile
     max_processing_ms: int = 600_000  # leases are extended up to this age; 0: never
+    local_retries: int = 0  # of handlers that name no number: tries on the spot before the broker delivers it again
+    # Of bodies that one `receive`, or a handler's messages in hand, hold expanded at a time; at least one message.
+    open_bytes_max: int = 32 << 20
     outbox_bytes_max: int = 64 << 20  # held in memory, too
     frame_bytes_max: int = FRAME_BYTES_MAX
     # Of the blocking client: whether it may have a thread that sends batches when they are due and extends leases.
@@ -96,11 +101,20 @@ class ClientConfig:
         app_name(self.app)
         if self.acks not in QOS_OF_ACKS:
             raise BadParameterError(f"acks={self.acks!r} is not one of {', '.join(QOS_OF_ACKS)}")
-        for name in ("tries", "batch_bytes", "batch_count", "buffer_bytes", "buffer_count", "in_flight_max"):
+        for name in (
+            "tries",
+            "batch_bytes",
+            "batch_count",
+            "buffer_bytes",
+            "buffer_count",
+            "in_flight_max",
+            "open_bytes_max",
+        ):
             if getattr(self, name) < 1:
                 raise BadParameterError(f"{name} must be at least 1")
-        if self.spin_us < 0:
-            raise BadParameterError("spin_us must be at least 0")
+        for name in ("spin_us", "local_retries"):
+            if getattr(self, name) < 0:
+                raise BadParameterError(f"{name} must be at least 0")
         if self.batch_count > 32767:
             raise BadParameterError("batch_count: a batch holds at most 32767 messages")
 

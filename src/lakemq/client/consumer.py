@@ -20,15 +20,16 @@ from lakemq.client.outgoing import Tags
 from lakemq.client.promise import Promise, Steps, resolved, start
 from lakemq.client.router import Broker
 from lakemq.client.session import Session, State
-from lakemq.errors import BadParameterError, ConsumerNotFoundError, LakeMQError, UnsupportedCommandError, from_status
-from lakemq.wire.consume import (
-    RETRY_PARTITION,
-    FetchTopicMessage,
-    FetchTopicMessageAck,
-    TopicFetch,
-    TopicPartitions,
+from lakemq.errors import (
+    AckError,
+    BadParameterError,
+    ConsumerNotFoundError,
+    LakeMQError,
+    UnsupportedCommandError,
+    from_status,
 )
-from lakemq.wire.own import ExtendLease, SetFilter
+from lakemq.wire.consume import RETRY_PARTITION, FetchTopicMessage, FetchTopicMessageAck, TopicFetch, TopicPartitions
+from lakemq.wire.own import GIVE_BACK, ExtendLease, SetFilter
 from lakemq.wire.session import AddConsumer
 
 COUNT_MAX = 32767  # what the request has room for
@@ -71,11 +72,12 @@ class ConsumerCore:
         self.app = app
         self.settings = settings
         self.lost = 0  # messages whose lease ended before their ack arrived: they come again
-        self.damaged = 0  # messages that did not pass their checks and were given back
+        self.damaged = 0  # messages that could not be opened, and are dead letters now
         self.is_stopped = False
         # Called when all of a lease is settled, by whoever settled the last; a driver with threads puts its own here.
         self.on_lease_done: Callable[[Lease], None] = self.send_acks
         self.ready: Promise[None] = Promise()  # kept when it is worth asking again; then there is a new one
+        self.open_bytes_max = core.config.open_bytes_max
         self._core = core
         self._owner = core.new_owner()
         self._waiting: deque[Lease] = deque()
@@ -107,13 +109,26 @@ class ConsumerCore:
                 if lease is None:
                     break
             before = lease.taken
-            taken = lease.take(count)
+            taken = lease.take(count, self.open_bytes_max)
+            if lease.damage:
+                self._tell_damage(lease)
             if taken:
                 self._handed.append((lease, before, lease.taken))
                 return taken
-        if self._error is not None and not self._in_hand:
-            raise self._error.with_traceback(None)
+        if not self._in_hand:
+            self.check()
         return []
+
+    def _tell_damage(self, lease: Lease) -> None:
+        damage, lease.damage = lease.damage, []
+        for count, error in damage:
+            self.damaged += count
+            self._core.note("error", f"{count} messages are dead letters: {error}")
+
+    def check(self) -> None:
+        """Raise what has ended it, if something has."""
+        if self._error is not None:
+            raise self._error.with_traceback(None)
 
     def unhand(self) -> None:
         """What was just taken is handed out one by one, by a loop that says how far it came."""
@@ -150,6 +165,8 @@ class ConsumerCore:
                 if lease.acking is None:
                     break
                 yield self._core.within(lease.acking, deadline_ms)
+            if lease.acked < len(lease):
+                lease.is_lost = True
             self._give_up(lease, ClosedError("the consumer was closed"))
         self._in_hand.clear()
         self._core.finish_owner(self._owner)
@@ -217,6 +234,17 @@ class ConsumerCore:
         elif lease.is_done:
             self.send_acks(lease)
 
+    def _return(self, lease: Lease) -> None:
+        """Give back all that we have of its partition: out of order nothing of it would be taken."""
+        core = self._core
+        for other in [one for one in self._in_hand if one.is_beside(lease)]:
+            other.is_lost = True
+            self._in_hand.pop(other)
+            self._give_up(other, ClosedError("given back, to keep the order"))
+        self._waiting = deque(one for one in self._waiting if not one.is_beside(lease))
+        command = ExtendLease((TopicPartitions(self.topic, (lease.partition,)),), self.app, GIVE_BACK)
+        core.ask(lease.session, command, core.now_ms + core.config.timeout_ms)
+
     def _give_up(self, lease: Lease, error: LakeMQError) -> None:
         """No broker will hear what is to become of these."""
         for place in sorted(lease.verdicts):
@@ -240,6 +268,8 @@ class ConsumerCore:
                 f"because their lease is lost: {why}",
             )
         self._give_up(lease, why if isinstance(why, LakeMQError) else ClosedError(str(why)))
+        if isinstance(why, AckError) and lease.order is not Order.NONE and lease.session.state is State.READY:
+            self._return(lease)
         self._make_room()
 
     def _watch(self) -> None:
@@ -307,7 +337,8 @@ class ConsumerCore:
                 continue
             failures = 0
             self._upset = Promise()
-            self._ack_timeout_ms = self.settings.ack_timeout_ms or route.consumer_policy.ack_timeout_ms
+            policy = route.consumer_policy
+            self._ack_timeout_ms = self.settings.ack_timeout_ms or policy.ack_timeout_ms
             known, self._fetching = self._fetching, dict(route.brokers)
             for broker in route.brokers.values():
                 if known.get(broker.id) != broker:
@@ -382,17 +413,11 @@ class ConsumerCore:
             for one in open_messages(self.topic, found.messages, self.app):
                 by_partition.setdefault(one.partition, []).append(one)
         for carried in by_partition.values():
-            for one in carried:
-                if one.damage is not None:
-                    self.damaged += len(one.starts)
-                    self._core.note("error", f"{len(one.starts)} messages are given back: {one.damage}")
             lease = Lease(session, carried, self._core.now_ms, self._ack_timeout_ms, self.on_lease_done)
             lease.can_judge = self._can_judge
-            lease.keep_order(self._order_of(lease.partition))
+            lease.order = self._order_of(lease.partition)
             self._in_hand[lease] = None
             self._waiting.append(lease)
-            if lease.is_done:  # nothing in it for the user
-                self.send_acks(lease)
         if by_partition:
             self._watch()
             self._wake()

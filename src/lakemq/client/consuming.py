@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from lakemq.client.consumer import ConsumerCore
-from lakemq.client.delivery import Delivery
+from lakemq.client.delivery import Delivery, open_bytes
 from lakemq.client.duration import Duration, duration_ms
 from lakemq.client.errors import ClosedError
 from lakemq.client.lease import FORGONE, OPEN, Lease
@@ -111,7 +111,7 @@ class Consumer(_Source):
 
     @property
     def damaged(self) -> int:
-        """Messages that did not pass their checks and were given back to the broker."""
+        """Messages that could not be opened: nobody gets them, they are dead letters with the reason."""
         return self._core.damaged
 
     def receive(self, count: int = 100, timeout: Duration = "5s") -> list[Delivery]:
@@ -121,7 +121,10 @@ class Consumer(_Source):
         """
         self._check()
         self._settle_handed()
-        return [] if self._core.is_stopped else self._take(count, duration_ms(timeout))
+        if self._core.is_stopped:
+            self._core.check()
+            return []
+        return self._take(count, duration_ms(timeout))
 
     def __iter__(self) -> Iterator[Delivery]:
         while not self._core.is_stopped:
@@ -139,7 +142,7 @@ class Consumer(_Source):
             self._settle_handed()
             batch = self._take(max_messages, None)
             until_ms = self._pump.now_ms() + wait_ms
-            while batch and len(batch) < max_messages and not self._core.is_stopped:
+            while batch and len(batch) < max_messages and self._has_room(batch) and not self._core.is_stopped:
                 left_ms = until_ms - self._pump.now_ms()
                 more = self._take(max_messages - len(batch), max(left_ms, 0))
                 if not more:
@@ -177,6 +180,10 @@ class Consumer(_Source):
         finally:
             if at >= 0:
                 core.give_back(lease, at)
+
+    def _has_room(self, batch: list[Delivery]) -> bool:
+        """Whether more may be expanded beside these."""
+        return open_bytes(batch) < self._core.open_bytes_max
 
     def _settle_handed(self) -> None:
         self._pump.enter()

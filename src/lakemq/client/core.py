@@ -206,16 +206,25 @@ class Core:
             raise BrokerUnreachableError(f"{address} did not take part in a greeting in time")
         return session.ready.result()
 
-    def reach(self) -> Steps[Session]:
-        """A connection to any broker; the error of the last one asked if there is none."""
-        deadline_ms = self.now_ms + self.config.timeout_ms
-        failure: LakeMQError = BrokerUnreachableError()
-        for address, until_ms in self._places_until(deadline_ms):
-            try:
-                return (yield from self.connected(address, SHARED, until_ms))
-            except (BrokerUnreachableError, ConnectionLostError, RequestTimeoutError) as error:
-                failure = error
-        raise failure
+    @property
+    def is_connected(self) -> bool:
+        """Whether some broker has answered our greeting, and has not gone since."""
+        return any(one.state is State.READY for one in self._sessions.values())
+
+    def reach(self, wait_ms: int = 0) -> Steps[Session]:
+        """A connection to any broker, if there is one within that time; else the error of the last one asked."""
+        until_ms, failures = self.now_ms + wait_ms, 0
+        while True:
+            failure: LakeMQError = BrokerUnreachableError()
+            for address, place_until_ms in self._places_until(self.now_ms + self.config.timeout_ms):
+                try:
+                    return (yield from self.connected(address, SHARED, place_until_ms))
+                except (BrokerUnreachableError, ConnectionLostError, RequestTimeoutError) as error:
+                    failure = error
+            failures += 1
+            if self.now_ms >= until_ms:
+                raise failure
+            yield self.sleep(min(self.pause(failures), until_ms - self.now_ms))
 
     def introduced(self, session: Session, kind: type, topic: str, app: str, deadline_ms: int) -> Steps[None]:
         """Make sure that the connection was told we produce to, or consume from, that topic."""

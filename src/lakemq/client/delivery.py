@@ -1,11 +1,15 @@
 """A received message, opened as far as somebody looks at it.
 
-A fetched MESSAGE is checked and expanded once (`open_messages`); its messages are then known by where they begin in
-those bytes. Body, key and attributes are taken out when asked for, so that what nobody reads costs next to nothing.
+A fetched MESSAGE is checked when it comes (`open_messages`), and expanded when its messages are handed out, into a twin
+that lasts as long as they do: what is compressed well is large only while somebody has it in hand. Its messages are
+then known by where they begin in those bytes. Body, key and attributes are taken out when asked for, so that what
+nobody reads costs next to nothing.
 """
 
 import json
 import struct
+from collections.abc import Iterable
+from copy import copy
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +50,7 @@ class Carried:
 
     __slots__ = (
         "_attributes",
+        "_code",
         "_tail",
         "body",
         "count",
@@ -53,6 +58,7 @@ class Carried:
         "group",
         "index",
         "is_alone",
+        "is_sealed",
         "origin_index",
         "origin_partition",
         "partition",
@@ -70,32 +76,57 @@ class Carried:
         self.index: int = index
         self.sent_at: int = sent
         self.stored_at: int = sent + stored
-        self.is_alone = not code & BATCH_BIT
-        self.count: int = flag if code & BATCH_BIT else 1
+        self.count: int = max(flag, 1) if code & BATCH_BIT else 1
         self.damage: LakeMQError | None = None
+        self.is_alone = not code & BATCH_BIT
+        self.is_sealed = False  # its body is compressed still
+        self._code: int = code
         self._attributes: dict[str, str] | None = None
         self.starts: list[int] = [_PLAIN]
         body_end = start + FIXED_BYTES + max(size, 0)
         body = view[start + FIXED_BYTES : body_end]
         self._tail = bytes(view[body_end : start + length])
-        self.body = b""
-        try:
-            if crc not in UNSET_CRCS and crc != crc32(body):
-                raise ChecksumError(f"{topic}, partition {partition}, offset {index}: the body is not what was sent")
-            if code & COMPRESSED_BIT:
-                self.body = decompress(SystemCode.unpack(code & 0xFFFF).compression, body)
-            else:
-                self.body = bytes(body)
-            if code & BATCH_BIT:
-                self.starts = _item_starts(self.body, self.count)
-        except LakeMQError as error:
-            self.damage = error
-            self.starts = [_PLAIN] * max(self.count, 1)
+        self.body = bytes(body)
+        if crc not in UNSET_CRCS and crc != crc32(body):
+            where = f"{topic}, partition {partition}, offset {index}"
+            self._condemn(ChecksumError(f"{where}: the body is not what was sent"))
+        elif code & COMPRESSED_BIT:
+            self.is_sealed = True
+        elif code & BATCH_BIT:
+            self._find_items()
         # Where it is stored; what is delivered again comes by another number, and is settled by that.
         self.origin_partition: int = partition
         self.origin_index: int = index
         if partition == RETRY_PARTITION:
             self._find_origin()
+
+    def opened(self) -> "Carried":
+        """One whose body is expanded: itself, or a twin that nobody else has. If that cannot be, `damage` says why."""
+        if not self.is_sealed:
+            return self
+        twin = copy(self)
+        twin.is_sealed = False
+        try:
+            twin.body = decompress(SystemCode.unpack(self._code & 0xFFFF).compression, self.body)
+        except LakeMQError as error:
+            where = f"{self.topic}, partition {self.partition}, offset {self.index}"
+            twin._condemn(SerializationError(f"{where}: the body cannot be opened: {error}"))
+        else:
+            if self._code & BATCH_BIT:
+                twin._find_items()
+        return twin
+
+    def _find_items(self) -> None:
+        try:
+            self.starts = _item_starts(self.body, self.count)
+        except LakeMQError as error:
+            self._condemn(error)
+
+    def _condemn(self, error: LakeMQError) -> None:
+        """It cannot be opened: whoever asks for a body hears why, and nobody gets bytes that are none."""
+        self.damage = error
+        self.body = b""
+        self.starts = [_PLAIN] * self.count
 
     def _find_origin(self) -> None:
         try:
@@ -135,6 +166,12 @@ def open_messages(topic: str, block: MessageBlock, group: str = "") -> list[Carr
             found.append(Carried(topic, view, at, group))
             at += _INT.unpack_from(view, at)[0]
     return found
+
+
+def open_bytes(deliveries: "Iterable[Delivery]") -> int:
+    """How many bytes of bodies are held by these."""
+    carried = {id(one._carried): one._carried for one in deliveries}
+    return sum(len(one.body) for one in carried.values())
 
 
 def _item_starts(body: bytes, count: int) -> list[int]:
@@ -297,8 +334,11 @@ class Delivery:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it is delivered again, whatever is done with it here: its lease is over, or one before it failed."""
-        return self._lease is not None and (self._lease.is_lost or self._lease.is_forgone(self._place))
+        """Whether its lease is over: then it is delivered again, whatever is done with it here.
+
+        Where order counts, it is over as well for those behind a message that is to be retried.
+        """
+        return self._lease is not None and self._lease.is_over(self._place)
 
     def _key_and_attributes(self) -> tuple[bytes, bytes]:
         carried, at = self._carried, self._at

@@ -91,3 +91,13 @@ def made_unknown(error: LakeMQError) -> LakeMQError:
 class AdminError(ClientError):
     cause = "The administration interface did not answer as expected."
     fix = "Check admin_url and the token, and that the broker was started with an administration port."
+
+
+class HandlerError(ClientError, TypeError):
+    cause = "This function cannot be a handler here."
+    fix = "Use a plain function with this client; for `async def`, connect with lakemq.aio.connect()."
+
+    def __init__(self, detail: str = "", fix: str = "") -> None:
+        super().__init__(detail)
+        if fix:
+            self.fix = fix  # type: ignore[misc]

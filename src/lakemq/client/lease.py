@@ -4,20 +4,23 @@ Settling is a single write into a byte array, so any thread may do it, in any or
 from the first message on, which every broker takes; so what can be sent is the settled prefix. What says more than an
 ack can (when to try again, why it failed) has a verdict beside its mark and is sent as SETTLE, message by message.
 
+Where order counts, a lease ends with the first message that failed: the broker delivers that one again first, then all
+behind it. So those are not handed out any more, and what is said of them is not sent.
+
 A delivery knows its lease, and the lease does not know its deliveries: they are made when handed out, and what was
 received is gone with the last of them instead of waiting for the garbage collector.
 """
 
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate, repeat
 from itertools import count as counter
 from typing import Protocol
 
-from lakemq.client.delivery import Carried, Delivery
+from lakemq.client.delivery import REASON_CHARACTERS_MAX, Carried, Delivery, reason_of
 from lakemq.client.errors import BrokerUnreachableError
 from lakemq.client.promise import Promise
 from lakemq.client.session import Frame, Session
@@ -27,13 +30,14 @@ from lakemq.wire.buffer import Buffer
 from lakemq.wire.commands import encode_request
 from lakemq.wire.dialect import VERSION_OURS, Form
 from lakemq.wire.header import Header
-from lakemq.wire.own import Settle, SettleAck, Settlement, SettleOutcome, TopicSettlements
+from lakemq.wire.own import BY_POLICY, Settle, SettleAck, Settlement, SettleOutcome, TopicSettlements
 
 OPEN = 0xFF
 JUDGED = 0x10  # settled with a verdict, which the broker does not know yet
-KNOWN = 0x11  # the broker knows, though not all before it
 FORGONE = 0x12  # behind one that failed, where order is kept: it comes again, and nothing is said of it
+KNOWN = 0x11  # the broker knows, though not all before it
 _OPEN = bytes([OPEN])
+_DONE = (AckType.SUCCESS, JUDGED)  # what a judged one means is with its verdict
 _SUCCESS = bytes([AckType.SUCCESS])
 _RUN_MAX = 32_000  # of acks in one request: an array holds 32767
 _COMMIT_ACK = 32
@@ -42,14 +46,13 @@ _SHORT = struct.Struct(">h")
 _JUDGED = bytes([JUDGED])
 _JUDGED_MAX = 500  # in one SETTLE: reasons may be long
 _FORM = Form()
+_ANY_BYTES = 1 << 62
 # What a broker that does not know SETTLE is told instead.
 _PLAIN_TYPES = {
     SettleOutcome.DONE: AckType.SUCCESS,
     SettleOutcome.RETRY: AckType.EXCEPTION,
     SettleOutcome.DEAD_LETTER: AckType.OTHER,
 }
-
-_FAILURES = frozenset((AckType.TIMEOUT, AckType.EXCEPTION, AckType.OTHER))
 
 Refused = Callable[[LakeMQError], None]
 
@@ -81,8 +84,8 @@ class Hold(Protocol):
         """Whether one is."""
         ...
 
-    def is_forgone(self, place: int) -> bool:
-        """Whether it comes again, because one before it failed and the topic keeps its order."""
+    def is_over(self, place: int) -> bool:
+        """Whether one comes again, whatever is said of it here."""
         ...
 
 
@@ -104,10 +107,12 @@ class Lease:
         "_carried",
         "_indexes",
         "_on_done",
+        "_open",
         "_starts",
         "acked",
         "acking",
         "can_judge",
+        "damage",
         "end_ms",
         "extended_ms",
         "is_extending",
@@ -136,8 +141,8 @@ class Lease:
         self.received_ms = self.extended_ms = now_ms
         self.end_ms = now_ms + ack_timeout_ms
         self.is_lost = False
-        self.is_extending = False
         self.order = Order.NONE  # of a topic that keeps it: what is behind a message that failed comes again
+        self.is_extending = False
         self.acked = 0  # so many the broker knows to be settled
         self.acking: Promise[None] | None = None  # while an ack is on its way
         self.taken = 0  # so many were handed to the user
@@ -146,13 +151,12 @@ class Lease:
         self.unheard = 0  # tries in a row to settle something that the broker put off
         self.wait_ms = 0  # nothing is sent before this
         self._on_done = on_done
+        self.damage: list[tuple[int, LakeMQError]] = []  # what could not be opened: how many messages, and why
         self._carried = carried
-        self._starts = list(accumulate((len(one.starts) for one in carried), initial=0))  # places, by MESSAGE
+        self._open: tuple[int, Carried] | None = None  # the MESSAGE that was handed out in part, expanded
+        self._starts = list(accumulate((one.count for one in carried), initial=0))  # places, by MESSAGE
         self._indexes: Sequence[int] = _indexes_of(carried)
         self.marks = bytearray(_OPEN) * len(self._indexes)  # how each was settled
-        for nth, one in enumerate(carried):
-            if one.damage is not None:  # never handed out, and the broker is told
-                self.marks[self._starts[nth] : self._starts[nth + 1]] = bytes([AckType.OTHER]) * len(one.starts)
 
     def __len__(self) -> int:
         return len(self.marks)
@@ -177,25 +181,40 @@ class Lease:
         """Whether one is."""
         return self.marks[place] != OPEN
 
-    def keep_order(self, order: Order) -> None:
-        """Messages are to be settled in that order; one that was damaged has failed already."""
-        self.order = order
-        if order is not Order.NONE:
-            for place in [place for place, mark in enumerate(self.marks) if mark in _FAILURES]:
-                self._forgo_behind(place)
+    def is_over(self, place: int) -> bool:
+        """Whether one comes again, whatever is said of it here."""
+        return self.is_lost or self.marks[place] == FORGONE
 
-    def is_forgone(self, place: int) -> bool:
-        """Whether one before it failed, and both come again in order."""
-        return self.marks[place] == FORGONE
+    def is_beside(self, other: "Lease") -> bool:
+        """Whether the two are of one partition and one connection."""
+        return self.partition == other.partition and self.session is other.session
 
     def settle(self, place: int, how: int) -> None:
         """One is done with; the first word counts."""
         if self.marks[place] == OPEN:
-            if how in _FAILURES and self.order is not Order.NONE:
+            if how not in _DONE:
                 self._forgo_behind(place)
             self.marks[place] = how
-            if self.marks.find(_OPEN, self.acked) < 0:
+            if self.is_done:
                 self._on_done(self)
+
+    def _forgo_behind(self, place: int) -> None:
+        """One failed: where order counts the broker takes back what is behind it, so nobody shall begin with that.
+
+        Before its own mark: nothing behind an open message is sent, so none of them is on its way to the broker.
+        """
+        if self.order is Order.NONE:
+            return
+        key = self._key_of(place) if self.order is Order.BY_KEY else None
+        for behind in range(place + 1, len(self.marks)):
+            if key is None or self._key_of(behind) in (key, None):
+                self.verdicts.pop(behind, None)
+                self.marks[behind] = FORGONE
+
+    def _key_of(self, place: int) -> bytes | None:
+        """The key of a message; None for a member of a batch, whose key the broker does not look at."""
+        carried = self._carried[bisect_right(self._starts, place) - 1]
+        return carried.tail()[0] if carried.is_alone else None
 
     def settle_as(
         self, place: int, outcome: SettleOutcome, after_ms: int, reason: str, on_refused: Refused | None = None
@@ -206,53 +225,62 @@ class Lease:
         if not self.can_judge:
             self.settle(place, _PLAIN_TYPES[outcome])
             return
-        if outcome is SettleOutcome.RETRY and self.order is not Order.NONE:
+        if outcome is SettleOutcome.RETRY:
             self._forgo_behind(place)
         self.verdicts[place] = Verdict(outcome, after_ms, reason, on_refused)  # before the mark: another may send it
         self.settle(place, JUDGED)
 
-    def _forgo_behind(self, place: int) -> None:
-        """The broker takes back what must not be done before that one, so nobody shall begin with it.
-
-        Before its own mark: nothing behind an open message is sent, so none of them is on its way to the broker.
-        """
-        key = self._key_of(place) if self.order is Order.BY_KEY else None
-        for behind in range(place + 1, len(self.marks)) if self.marks[place] != FORGONE else ():
-            if key is None or self._key_of(behind) in (key, None):
-                self.verdicts.pop(behind, None)
-                self.marks[behind] = FORGONE
-
-    def _key_of(self, place: int) -> bytes | None:
-        """The key of a message; None for a member of a batch, whose key the broker does not look at."""
-        carried = self._carried[bisect_right(self._starts, place) - 1]
-        return carried.tail()[0] if carried.is_alone else None
-
     def settle_run(self, start: int, end: int) -> None:
         """Those of a run that nobody has settled are done."""
         self.marks[start:end] = self.marks[start:end].replace(_OPEN, _SUCCESS)
-        if self.marks.find(_OPEN, self.acked) < 0:
+        if self.is_done:
             self._on_done(self)
 
-    def take(self, count: int) -> list[Delivery]:
-        """The next messages to hand out; those that are settled already are left out."""
-        start, self.taken = self.taken, min(self.taken + count, len(self.marks))
-        found = self._deliveries(start, self.taken)
-        if self.marks.count(_OPEN, start, self.taken) == len(found):
+    def take(self, count: int, bytes_max: int = _ANY_BYTES) -> list[Delivery]:
+        """The next messages to hand out; those that are settled already are left out.
+
+        Of what has to be expanded no more than `bytes_max` at a time, but for the first.
+        """
+        while self.taken < len(self.marks) and self.marks[self.taken] == FORGONE:
+            self.taken += 1
+        start, last, opened_bytes = self.taken, min(self.taken + count, len(self.marks)), 0
+        found: list[Delivery] = []
+        nth = bisect_right(self._starts, start) - 1
+        while start < last and (opened_bytes < bytes_max or not found):
+            one, after = self._opened(nth), min(self._starts[nth + 1], last)
+            if one.damage is None:
+                found += self._deliveries(one, start - self._starts[nth], after - self._starts[nth], start)
+                opened_bytes += len(one.body) if self._carried[nth].is_sealed else 0
+            else:
+                self._condemn(start, self._starts[nth + 1], one.damage)
+                after = self._starts[nth + 1]
+            start, nth = after, nth + 1
+        first, self.taken = self.taken, start
+        if start == self._starts[nth]:
+            self._open = None
+        if self.marks.count(_OPEN, first, start) == len(found):
             return found
         return [one for one in found if self.marks[one._place] == OPEN]
 
-    def _deliveries(self, start: int, end: int) -> list[Delivery]:
-        found: list[Delivery] = []
-        nth = bisect_right(self._starts, start) - 1
-        while start < end:
-            one, first = self._carried[nth], self._starts[nth]
-            starts = one.starts[start - first : end - first]
-            index = one.origin_index + start - first
-            # One call from C for all of them: this is done for every message received.
-            found += map(Delivery, repeat(one), starts, counter(index), repeat(self), counter(start))
-            start += len(starts)
-            nth += 1
-        return found
+    def _opened(self, nth: int) -> Carried:
+        """A MESSAGE with its body expanded; kept while it is the last, of which more may be asked for."""
+        if not self._carried[nth].is_sealed:
+            return self._carried[nth]
+        if self._open is None or self._open[0] != nth:
+            self._open = nth, self._carried[nth].opened()
+        return self._open[1]
+
+    def _deliveries(self, one: Carried, first: int, after: int, place: int) -> Iterable[Delivery]:
+        # One call from C for all of them: this is done for every message received.
+        starts = one.starts[first:after]
+        return map(Delivery, repeat(one), starts, counter(one.origin_index + first), repeat(self), counter(place))
+
+    def _condemn(self, start: int, after: int, error: LakeMQError) -> None:
+        """They cannot be opened, here or elsewhere: dead letters, with the reason."""
+        self.damage.append((after - start, error))
+        for place in range(start, after):
+            reason = reason_of(error)[:REASON_CHARACTERS_MAX]
+            self.settle_as(place, SettleOutcome.DEAD_LETTER, BY_POLICY, reason)
 
     @property
     def is_judged_next(self) -> bool:
@@ -352,6 +380,6 @@ def _indexes_of(carried: list[Carried]) -> Sequence[int]:
     first, expected = carried[0].index, carried[0].index
     for one in carried:
         if one.index != expected:
-            return [one.index + nth for one in carried for nth in range(len(one.starts))]
-        expected += len(one.starts)
+            return [one.index + nth for one in carried for nth in range(one.count)]
+        expected += one.count
     return range(first, expected)

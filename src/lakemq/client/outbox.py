@@ -2,11 +2,13 @@
 
 Pure steps; the file is the world's (`outbox_file.py`), the bytes are in `outbox_log.py`. Every MESSAGE gets an id
 (UNIQ_ID), so what is sent again after a crash or an unknown outcome is stored once. What cannot be delivered now joins
-a backlog that is delivered in order, and what comes after it waits behind it.
+a backlog that is delivered in order, and what comes after it waits behind it. While no broker can be reached nobody
+waits at all: a message that is on disk is as safe as it gets.
 """
 
 from collections import deque
 from itertools import count as counter
+from typing import Any
 
 from lakemq.attributes import UNIQ_ID, decode_attributes
 from lakemq.client.core import Core
@@ -21,16 +23,18 @@ from lakemq.errors import AuthenticationError, LakeMQError
 from lakemq.record import attributes_of
 
 _MERGED_BYTES_MAX = 1 << 20
+_LOOK_MS = 50  # how often it is looked whether there is a broker to wait for
 
 
 class _Job:
     """A parcel in the backlog, and what of it stands in the file."""
 
-    __slots__ = ("done", "entries", "parcel")
+    __slots__ = ("delivery", "done", "entries", "parcel")
 
-    def __init__(self, parcel: Parcel, entries: list[Entry]) -> None:
+    def __init__(self, parcel: Parcel, entries: list[Entry], delivery: Promise[bool] | None = None) -> None:
         self.parcel = parcel
         self.entries = entries
+        self.delivery = delivery  # the one that is under way already
         self.done: Promise[None] = Promise()
 
 
@@ -69,20 +73,23 @@ class Outbox:
             raise
         if self._backlog or self.is_draining:
             job = _Job(parcel, entries)
-            self._backlog.append(job)
-            self.drain()
-            yield self._core.within(job.done, parcel.deadline_ms)
+            self._queue(job)
+            yield from self._wait(job.done, parcel.deadline_ms)
             if job.done.is_done:
                 job.done.result()
             return not job.done.is_done
+        delivery = start(self._courier.deliver(parcel))
+        yield from self._wait(delivery, None)
+        if not delivery.is_done:
+            self._queue(_Job(parcel, entries, delivery))
+            return True
         try:
-            yield from self._courier.deliver(parcel)
+            delivery.result()
         except LakeMQError as error:
             if not _is_passing(error):
                 self._strike(entries)  # the caller is told, and has it back
                 raise
-            self._backlog.append(_Job(parcel, entries))
-            self.drain()
+            self._queue(_Job(parcel, entries))
             return True
         self._strike(entries)
         return False
@@ -107,6 +114,21 @@ class Outbox:
         uniq_id = decode_attributes(attributes_of(entry.message, 0)).get(UNIQ_ID, "")
         return hash_partition(uniq_id, route.partitions)
 
+    def _queue(self, job: _Job) -> None:
+        self._backlog.append(job)
+        self.drain()
+
+    def _wait(self, outcome: Promise[Any], deadline_ms: int | None) -> Steps[None]:
+        """Until it is there, or the time has come, or no broker is."""
+        core = self._core
+        while not outcome.is_done and (deadline_ms is None or core.now_ms < deadline_ms):
+            if deadline_ms is not None and not core.is_connected:
+                return  # others wait before this one, and for nobody
+            look_ms = core.now_ms + _LOOK_MS
+            yield core.within(outcome, look_ms if deadline_ms is None else min(look_ms, deadline_ms))
+            if not core.is_connected:
+                return
+
     def drain(self) -> None:
         """Deliver the backlog in order, as long as it takes."""
         if self._backlog and not self.is_draining:
@@ -130,9 +152,13 @@ class Outbox:
             parcel = jobs[0].parcel if len(jobs) == 1 else _parcel_of([e for job in jobs for e in job.entries])
             if parcel.partition is None:
                 parcel.partition = self._partition_of(jobs[0].entries[0])
-            parcel.deadline_ms = deadline_ms
+            delivery, jobs[0].delivery = jobs[0].delivery, None
             try:
-                yield from self._courier.deliver(parcel)
+                if delivery is not None:
+                    yield delivery
+                else:
+                    parcel.deadline_ms = deadline_ms
+                    yield from self._courier.deliver(parcel)
             except (ClosedError, AuthenticationError):
                 raise  # nothing more will go out of this process
             except LakeMQError as error:
@@ -160,12 +186,13 @@ class Outbox:
         size = 0
         for job in self._backlog:
             first = jobs[0] if jobs else job
-            is_alike = self._alike(job.entries[0]) == self._alike(first.entries[0]) and len(job.entries) == 1
+            is_alone = len(job.entries) > 1 or job.delivery is not None
+            is_alike = self._alike(job.entries[0]) == self._alike(first.entries[0]) and not is_alone
             if jobs and (not is_alike or size + job.parcel.size > _MERGED_BYTES_MAX):
                 break
             jobs.append(job)
             size += job.parcel.size
-            if len(job.entries) > 1:
+            if is_alone:
                 break
         return jobs
 

@@ -17,7 +17,7 @@ from lakemq.checksum import crc32
 from lakemq.client.config import Acks
 from lakemq.client.outgoing import joined, tags_attributes, uniq_attributes
 from lakemq.client.promise import Promise
-from lakemq.compression import Compression, compress
+from lakemq.compression import EXPANDED_BYTES_MAX, Compression, compress
 from lakemq.errors import BadParameterError
 from lakemq.message import ANY_PARTITION, BATCH_COUNT_MAX, MESSAGE_BYTES_MAX, UNSET_INDEX
 from lakemq.record import FIXED, FIXED_BYTES, MESSAGE_BYTES_MIN, Buffer, SystemCode, signed_short
@@ -29,6 +29,9 @@ _SHORT = struct.Struct(">h")
 _NO_TAIL = bytes(6)  # neither key nor attributes
 _NO_TAIL_MESSAGE = bytes(8)  # nor an extension
 _PARTITION_OFFSET = 4
+# Of the messages in one carrier, before they are compressed: so that it fits a MESSAGE even if they cannot be, with the
+# attributes of the carrier.
+_CARRIER_BYTES_MAX = MESSAGE_BYTES_MAX - (64 << 10)
 # The fast kinds of lz4; the library's default takes ten times as long for a little less.
 _LZ4_LEVEL = 1
 
@@ -73,6 +76,11 @@ class Packing:
         batch_count: int = 0,
     ) -> tuple[bytearray, Buffer, bytes]:
         """One MESSAGE in three parts: up to the body, the body, what follows. `batch_count` makes it a carrier."""
+        if len(body) > EXPANDED_BYTES_MAX:
+            raise BadParameterError(
+                f"the body has {len(body)} bytes before it is compressed; "
+                f"{EXPANDED_BYTES_MAX} ({EXPANDED_BYTES_MAX >> 20} MiB) is the most that a consumer opens"
+            )
         carried, is_compressed = self.carried(body)
         length = MESSAGE_BYTES_MIN - 2 + len(self.app_tail) + len(carried) + len(key) + len(attributes)
         if length > MESSAGE_BYTES_MAX:
@@ -182,11 +190,14 @@ class Parcel:
 
     def add(self, body: Buffer, key: bytes, tags: str, attributes: bytes, wall_ms: int) -> int:
         """Put in a message that may share a carrier; `attributes` are its own, without the tags. Its place."""
-        if tags != self._items_tags or self._items_count == BATCH_COUNT_MAX:
-            self._close_carrier(wall_ms)
-            self._items_tags = tags
         length = ITEM_BYTES_MIN + len(body) + len(key) + len(attributes)
+        if length > _CARRIER_BYTES_MAX:  # its own carrier: what it cannot be is told now, and to its own sender
+            return self.add_alone(body, key, joined(attributes, tags_attributes(tags)), wall_ms)
         items = self._items
+        is_full = items is not None and len(items) + length > _CARRIER_BYTES_MAX
+        if tags != self._items_tags or is_full or self._items_count == BATCH_COUNT_MAX:
+            self._close_carrier(wall_ms)
+            self._items_tags, items = tags, None
         if items is None:
             items = self._items = bytearray(HEAD.size)
         items += _ITEM_HEAD.pack(length, 0, 0, len(body))

@@ -51,8 +51,8 @@ class ParkedHold:
         """Whether it is."""
         return self.said is not None
 
-    def is_forgone(self, place: int) -> bool:
-        """Nothing before it can fail: it is alone."""
+    def is_over(self, place: int) -> bool:
+        """It is in our own hands."""
         return False
 
     def _say(self, said: Settle) -> None:
@@ -182,7 +182,7 @@ class Parking:
             self._file.append(record, is_synced=False)  # what a crash forgets is handled again
 
     def _delivery(self, entry: Entry, hold: ParkedHold) -> Delivery:
-        carried = Carried(entry.topic, memoryview(entry.message), 0, self._app)
+        carried = Carried(entry.topic, memoryview(entry.message), 0, self._app).opened()
         return Delivery(carried, _PLAIN, carried.index, hold, 0)
 
 

@@ -5,9 +5,10 @@ no long poll for this on the wire, so at the end of a partition it is asked agai
 """
 
 from collections import deque
+from typing import NamedTuple
 
 from lakemq.client.core import SHARED, Core
-from lakemq.client.delivery import Delivery, open_messages
+from lakemq.client.delivery import Carried, Delivery, open_messages
 from lakemq.client.offsets import Start, place_in, ranges, time_of
 from lakemq.client.promise import Promise, Steps, start
 from lakemq.client.router import Broker, Route
@@ -24,6 +25,45 @@ _COUNT = 1000
 _IDLE_FIRST_MS = 10
 _IDLE_MAX_MS = 500
 _UNTIL_ALL = 1 << 62
+
+
+class _Sealed(NamedTuple):
+    """Messages of one MESSAGE that wait to be taken, by their offsets; expanded when they are."""
+
+    carried: Carried
+    first: int
+    after: int
+
+    def __len__(self) -> int:
+        return self.after - self.first
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether something has to be expanded."""
+        return self.carried.is_sealed
+
+    def opened(self) -> list[Delivery]:
+        """As they are handed out. Of what cannot be opened, too: whoever asks for the body hears why."""
+        one = self.carried.opened()
+        places = range(self.first - one.index, self.after - one.index)
+        return [Delivery(one, one.starts[place], one.index + place, None, 0) for place in places]
+
+
+class _Given(NamedTuple):
+    """Messages that were taken and given back."""
+
+    deliveries: list[Delivery]
+    is_sealed: bool = False
+
+    def __len__(self) -> int:
+        return len(self.deliveries)
+
+    def opened(self) -> list[Delivery]:
+        """Those."""
+        return self.deliveries
+
+
+_Piece = _Sealed | _Given
 
 
 class ReaderCore:
@@ -53,7 +93,8 @@ class ReaderCore:
         self._ends: dict[int, int] = {}
         self._next: dict[int, int] = {}  # by partition: what is fetched next
         self._seeks: dict[int, int] = {}  # by partition: how often it was moved, so that a late answer is told
-        self._waiting: deque[tuple[int, list[Delivery]]] = deque()
+        self._waiting: deque[tuple[int, deque[_Piece]]] = deque()
+        self._open_bytes_max = core.config.open_bytes_max
         self._waiting_count = 0
         self._room: Promise[None] = Promise()
         self._upset: Promise[None] = Promise()
@@ -79,10 +120,19 @@ class ReaderCore:
             if self._error is not None:
                 raise self._error.with_traceback(None)
             return []
-        partition, deliveries = self._waiting.popleft()
-        if len(deliveries) > count:
-            self._waiting.appendleft((partition, deliveries[count:]))
-            deliveries = deliveries[:count]
+        pieces = self._waiting[0][1]
+        deliveries: list[Delivery] = []
+        opened_bytes = 0
+        while pieces and len(deliveries) < count and (opened_bytes < self._open_bytes_max or not deliveries):
+            piece = pieces.popleft()
+            opened = piece.opened()
+            opened_bytes += len(opened[0]._carried.body) if piece.is_sealed else 0
+            left = count - len(deliveries)
+            deliveries += opened[:left]
+            if len(opened) > left:
+                pieces.appendleft(_Given(opened[left:]))
+        if not pieces:
+            self._waiting.popleft()
         self._waiting_count -= len(deliveries)
         self._make_room()
         return deliveries
@@ -90,7 +140,7 @@ class ReaderCore:
     def give_back(self, partition: int, deliveries: list[Delivery]) -> None:
         """They were taken and not looked at."""
         if deliveries:
-            self._waiting.appendleft((partition, deliveries))
+            self._waiting.appendleft((partition, deque([_Given(deliveries)])))
             self._waiting_count += len(deliveries)
 
     def seek_count(self, partition: int) -> int:
@@ -107,7 +157,7 @@ class ReaderCore:
         self._seeks[partition] = self._seeks.get(partition, 0) + 1
         kept = [entry for entry in self._waiting if entry[0] != partition]
         self._waiting = deque(kept)
-        self._waiting_count = sum(len(deliveries) for _, deliveries in kept)
+        self._waiting_count = sum(len(piece) for _, pieces in kept for piece in pieces)
         self._make_room()
 
     def seek_to(self, where: Start) -> Steps[None]:
@@ -217,19 +267,17 @@ class ReaderCore:
             if not isinstance(error, IndexBelowRangeError | IndexOutOfRangeError):
                 raise error
             return (yield from self._skip(one.partition))
-        deliveries = []
+        pieces: deque[_Piece] = deque()
         for carried in open_messages(self.topic, one.messages):
-            if carried.damage is not None:
-                raise carried.damage
-            for nth, at in enumerate(carried.starts):
-                offset = carried.index + nth
-                if self._next[one.partition] <= offset < self._end_of(one.partition):
-                    deliveries.append(Delivery(carried, at, offset, None, 0))
-        if not deliveries:
+            first = max(self._next[one.partition], carried.index)
+            after = min(self._end_of(one.partition), carried.index + carried.count)
+            if first < after:
+                pieces.append(_Sealed(carried, first, after))
+                self._next[one.partition] = after
+        if not pieces:
             return False
-        self._next[one.partition] = deliveries[-1].offset + 1
-        self._waiting.append((one.partition, deliveries))
-        self._waiting_count += len(deliveries)
+        self._waiting.append((one.partition, pieces))
+        self._waiting_count += sum(map(len, pieces))
         self._wake()
         return True
 

@@ -24,6 +24,9 @@ _PARTS_IN_ONE_GO = 1000
 BY_POLICY = -1  # after_ms of SETTLE: as the consumer policy says
 
 
+GIVE_BACK = -1  # as the time of an EXTEND_LEASE
+
+
 class SettleOutcome(IntEnum):
     """How a consumer was done with a message, in SETTLE."""
 
@@ -89,7 +92,10 @@ class FetchRangeAck:
 
 @dataclass(frozen=True, slots=True)
 class ExtendLease:
-    """Leave these partitions with me for `ack_timeout_ms` from now; 0 for as long as the policy says."""
+    """Leave these partitions with me for `ack_timeout_ms` from now; 0 for as long as the policy says.
+
+    With GIVE_BACK it is the opposite: what this connection has of them may be lent to others at once.
+    """
 
     topics: tuple[TopicPartitions, ...] = ()
     app: str = ""
