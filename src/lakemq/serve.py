@@ -42,6 +42,7 @@ from lakemq.storage.config import StorageConfig
 from lakemq.storage.journal import SyncTicket
 from lakemq.storage.partition_group import PartitionGroup
 from lakemq.storage.recovery import open_group
+from lakemq.world.admin_http import ADMIN_FILES_MAX
 from lakemq.world.clock import RealClock
 from lakemq.world.disk import RealDisk
 from lakemq.world.metadata_file import MetadataFile
@@ -62,7 +63,7 @@ _SHARE_SECONDS = 0.03
 _LAG_FADES = 0.9995  # with each tick
 _BACKLOG = 1024
 _GOODBYE_SECONDS = 0.3  # for peers to see the end of their connections
-_OTHER_FILES = 64  # that may be open beside those of clients and of the store
+_OTHER_FILES = 64  # that may be open beside those of clients, of operators and of the store
 _TURN_ENDED = TurnEnded()
 
 
@@ -94,7 +95,7 @@ class Service:
     """A broker that serves sockets. `run` returns when it was told to stop, or must."""
 
     def __init__(self, config: ServeConfig, listener: socket.socket | None = None) -> None:
-        self.config = config
+        self.config = config = _within_files(config)
         self._listener = listener
         limits = config.broker.limits
         self.frame_bytes_max = limits.frame_bytes_max
@@ -127,7 +128,7 @@ class Service:
         self._group = open_group(RealDisk(str(self.config.data)), self.config.storage, state)
         for note in self._group.notes:
             _LOG.warning("recovery: %s", note)
-        self.broker = Broker(_named(_within_files(self.config)), self, self._group, state, self._now())
+        self.broker = Broker(_named(self.config.broker), self, self._group, state, self._now())
         self._receive = self.broker.receiving.receive
         self._receive_all = self.broker.receive_all
         for one in self.config.neighbours:
@@ -423,16 +424,24 @@ class Service:
         return future
 
 
-def _within_files(config: ServeConfig) -> BrokerConfig:
-    """The broker's settings with no more connections than leave the store its files: it must be able to roll (F26)."""
+def _within_files(config: ServeConfig) -> ServeConfig:
+    """The settings with no more connections and cached files than leave the store what a roll needs (F26)."""
     files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    limits, storage = config.broker.limits, config.storage
-    room = files_max - storage.open_segments_max - storage.open_index_files_max - _OTHER_FILES
-    if files_max == resource.RLIM_INFINITY or room >= limits.connections_max:
-        return config.broker
-    connections_max = max(room, files_max // 4)
-    _LOG.warning("at most %d connections: no more than %d files may be open", connections_max, files_max)
-    return replace(config.broker, limits=replace(limits, connections_max=connections_max))
+    if files_max == resource.RLIM_INFINITY:
+        return config
+    storage = replace(
+        config.storage,
+        open_segments_max=max(min(config.storage.open_segments_max, files_max // 16), 2),
+        open_index_files_max=max(min(config.storage.open_index_files_max, files_max // 4), 2),
+    )
+    # A segment may be open and mapped, and before Python 3.13 that takes two.
+    stored = 2 * storage.open_segments_max + storage.open_index_files_max
+    limits = config.broker.limits
+    connections_max = min(limits.connections_max, max(files_max - stored - ADMIN_FILES_MAX - _OTHER_FILES, 16))
+    if connections_max < limits.connections_max:
+        _LOG.warning("at most %d connections: no more than %d files may be open", connections_max, files_max)
+    broker = replace(config.broker, limits=replace(limits, connections_max=connections_max))
+    return replace(config, broker=broker, storage=storage)
 
 
 def _named(config: BrokerConfig) -> BrokerConfig:

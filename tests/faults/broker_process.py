@@ -93,6 +93,12 @@ class FaultBroker(LiveBroker):
     def forget_peak(self) -> None:
         Path(f"/proc/{self.pid}/clear_refs").write_text("5")
 
+    def address_bytes(self) -> int:
+        return int(_status_of(self.pid)["VmSize"].split()[0]) * 1024
+
+    def mapped_segments(self) -> int:
+        return Path(f"/proc/{self.pid}/maps").read_text().count(f"{self.data}/journal/")
+
     def fd_count(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 

@@ -22,7 +22,14 @@ from lakemq.broker.runs import Runs
 from lakemq.broker.sessions import Connection, Sessions
 from lakemq.broker.waiters import Waiters
 from lakemq.broker.writing import Writing
-from lakemq.errors import BadFrameError, ConnectionNotFoundError, LakeMQError, SerializationError, UnknownError
+from lakemq.errors import (
+    BadFrameError,
+    ConnectionNotFoundError,
+    LakeMQError,
+    SerializationError,
+    ServiceUnavailableError,
+    UnknownError,
+)
 from lakemq.wire.commands import ADD_CONNECTION_NUMBER, check_first, kind_of, read_payload
 from lakemq.wire.dialect import Dialect
 from lakemq.wire.header import Header, read_header
@@ -167,10 +174,15 @@ class Receiving:
         try:
             self._request(connection, header, frame, start, now)
         except LakeMQError as error:
-            self._metrics.errors[code_of(error)] += 1
-            send(connection, refusal(connection, header, error, now), now)
+            self._refuse(connection, header, error, now)
+        except MemoryError:  # no bug, and nothing is damaged: for less, or a little later, there may be enough
+            self._refuse(connection, header, ServiceUnavailableError("the broker is short of memory"), now)
         except Exception as error:  # a bug costs its peer the connection, not everybody the broker
             self._tell_bug(connection, header, error, now)
+
+    def _refuse(self, connection: Connection, header: Header, error: LakeMQError, now: Now) -> None:
+        self._metrics.errors[code_of(error)] += 1
+        send(connection, refusal(connection, header, error, now), now)
 
     def _tell_bug(self, connection: Connection, header: Header, error: Exception, now: Now) -> None:
         told = self.note_bug(f"in a request of type {header.type}", error)

@@ -53,6 +53,7 @@ class Writing:
         self.checkpoint: CheckpointTicket | None = None
         self.is_over = False  # nothing is handled any more
         self._sync_began_ms = 0
+        self._is_short_of_files = False  # or of threads: no sync can be begun
         # So much is put off by nothing.
         self._sync_bytes = min(_LAZY_SYNC_BYTES, config.limits.unsynced_bytes_high // 2)
 
@@ -122,13 +123,22 @@ class Writing:
         waited = self._group.unsynced_messages
         changed = self._group.end_sync(event.ticket, event.error)
         self._metrics.synced_messages += waited - self._group.unsynced_messages
+        if event.error is not None and self._group.journal.failure is None:
+            self._complain_of_shortage(event.error, now)
+            return  # at the next tick; who cannot wait for that is told so
         if event.error is not None:
             self.fail(f"a sync failed: {event.error}", now)
             return
+        self._is_short_of_files = False
         for reply in self._waiters.synced(self._group.journal.synced_position):
             self._send(reply, now)
         self._consuming.made_visible(changed, now)
         self.ask_for_sync(now)
+
+    def _complain_of_shortage(self, error: OSError, now: Now) -> None:
+        if not self._is_short_of_files:  # once, not with every tick
+            self._is_short_of_files = True
+            self._world.note("error", f"a sync could not be begun, and is tried again: {error}")
 
     def ask_for_checkpoint(self) -> None:
         """If one is due, and no turn is half written."""

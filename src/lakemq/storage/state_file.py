@@ -7,7 +7,7 @@ never a mixture.
 import struct
 
 from lakemq.checksum import crc32
-from lakemq.storage.disk import Disk
+from lakemq.storage.disk import Disk, is_shortage
 
 MAGIC = b"LMQS"
 _HEAD = struct.Struct(">4sQII")  # magic, sequence, size, CRC of sequence, size and content
@@ -40,14 +40,16 @@ def read_state(disk: Disk, path: str) -> tuple[int, bytes] | None:
 
 
 def read_copy(disk: Disk, path: str) -> tuple[int, bytes] | None:
-    """Sequence and content of one copy; None if it is missing or not whole."""
+    """Sequence and content of one copy; None if it is missing or not whole. OSError for want of memory or files."""
     try:
         file = disk.open(path)
         try:
             data = file.read_at(0, file.size())
         finally:
             file.close()
-    except OSError:  # missing, or a disk that will not give it: the other copy may do
+    except OSError as error:  # missing, or a disk that will not give it: the other copy may do
+        if is_shortage(error):
+            raise
         return None
     if len(data) < _HEAD.size:
         return None
