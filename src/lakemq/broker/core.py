@@ -321,7 +321,8 @@ class Broker:
             self.consuming.made_visible(shown, now)
         if self.ledger.metadata.version != self._seen_version:
             self._seen_version = self.ledger.metadata.version
-            self.consuming.refresh(now)
+            self.consuming.refresh(now, self.ledger.take_changed_topics())
+        self.access.begin_turn()
         if not self.writing.is_over:
             self.writing.ask_for_sync(now)
             self.writing.ask_for_checkpoint()

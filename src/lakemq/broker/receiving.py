@@ -119,6 +119,9 @@ class Receiving:
             is_produce = number == PRODUCE_NUMBER
             if (is_produce or number == TRANSACT_NUMBER) and self._must_wait(connection):
                 self._choke(connection)
+            elif self._access.has_made_enough:  # it may want to make something, too: at the next turn
+                self._metrics.capped["made_in_turn"] += 1
+                self._choke(connection)
             if connection.is_output_full or connection.is_choked:
                 connection.backlog.appendleft(frames[at:])
                 connection.port.pause()
