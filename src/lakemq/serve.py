@@ -44,6 +44,7 @@ from lakemq.storage.partition_group import PartitionGroup
 from lakemq.storage.recovery import open_group
 from lakemq.world.admin_http import ADMIN_FILES_MAX
 from lakemq.world.clock import RealClock
+from lakemq.world.data_directory import make_directory
 from lakemq.world.disk import RealDisk
 from lakemq.world.metadata_file import MetadataFile
 from lakemq.world.server import ClientPort, SocketPort
@@ -123,7 +124,7 @@ class Service:
 
     def open(self) -> None:
         """Recover the data directory; raises what `open_group` raises."""
-        self.config.data.mkdir(parents=True, exist_ok=True)
+        make_directory(self.config.data)
         state = State(self.config.broker)
         self._group = open_group(RealDisk(str(self.config.data)), self.config.storage, state)
         for note in self._group.notes:
@@ -139,11 +140,16 @@ class Service:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(self._main(ready, handles_signals))
 
-    def stop_soon(self) -> None:
+    def stop_soon(self, why: str = "asked to") -> None:
         """Drain, then end; from any thread."""
         loop = self._loop
         if loop is not None:
+            _LOG.info("stopping: %s", why)
             loop.call_soon_threadsafe(self._handle, StopAsked())
+
+    def _stop_by(self, number: int) -> None:
+        _LOG.info("stopping: %s", signal.Signals(number).name)
+        self._handle(StopAsked())
 
     async def _main(self, ready: Callable[["Service"], None] | None, handles_signals: bool) -> None:
         assert self._group is not None, "open first"
@@ -152,7 +158,8 @@ class Service:
         self._disk.open(loop)
         if handles_signals:
             for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self._handle, StopAsked())
+                loop.add_signal_handler(number, self._stop_by, number)
+            loop.add_signal_handler(signal.SIGHUP, note_hangup)
         server = await self._serve(loop, self._listener or listening_socket(self.config.host, self.config.port))
         timers = [asyncio.create_task(self._tick()), asyncio.create_task(self._sweep())]
         if self.config.shared is not None:
@@ -180,6 +187,7 @@ class Service:
                 server.end()
             self._disk.stop_telling()
             await loop.run_in_executor(None, self._close)
+            _LOG.info("stopped%s", "" if self.failure is None else f" after a failure: {self.failure}")
 
     async def _serve(
         self, loop: asyncio.AbstractEventLoop, listener: socket.socket
@@ -194,11 +202,18 @@ class Service:
 
     def _close(self) -> None:
         self._disk.close()
-        assert self._group is not None
-        if self.failure is None:
-            self._group.close()
-        else:
-            self._group.abandon()
+        group = self._group
+        assert group is not None
+        if self.failure is not None:
+            group.abandon()
+            return
+        try:
+            group.close()
+        except (OSError, LakeMQError) as error:
+            if group.journal.unsynced_bytes or group.journal.failure is not None:
+                self.failure = f"the journal could not be synced at the end: {error}"
+            else:
+                _LOG.warning("no checkpoint could be written at the end (%s): the next start reads more", error)
 
     async def _tick(self) -> None:
         loop = asyncio.get_running_loop()
@@ -422,6 +437,11 @@ class Service:
         assert loop is not None
         loop.call_soon_threadsafe(answer)
         return future
+
+
+def note_hangup(*_: object) -> None:
+    """A terminal that closes, or an operator who means a reload: neither is a reason to stop."""
+    _LOG.info("SIGHUP: there is nothing to reload, the broker goes on; SIGTERM stops it")
 
 
 def _within_files(config: ServeConfig) -> ServeConfig:

@@ -86,6 +86,10 @@ class FaultBroker(LiveBroker):
         """The same without files that are mapped: those pages are the system's to take back."""
         return int(_status_of(self.pid)["RssAnon"].split()[0]) * 1024
 
+    def mapped_bytes(self) -> int:
+        """Pages of files in its memory: programs, and what was read of mapped segments."""
+        return int(_status_of(self.pid)["RssFile"].split()[0]) * 1024
+
     def peak_bytes(self) -> int:
         """The most it ever had, or had since `forget_peak`."""
         return int(_status_of(self.pid)["VmHWM"].split()[0]) * 1024

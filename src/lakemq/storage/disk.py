@@ -123,6 +123,9 @@ class File(Protocol):
 class Disk(Protocol):
     """A directory tree of our own."""
 
+    place: str
+    """Where it is, for people."""
+
     def open(self, path: str, *, create: bool = False) -> File:
         """Open for reading and writing. Missing: FileNotFoundError, or an empty new file if `create`."""
         ...

@@ -81,6 +81,8 @@ class Journal:
         self._ticket: SyncTicket | None = None
         self._needs_heal = False
         self.failure: str | None = None  # why nothing is written any more
+        self.no_room: str | None = None  # why messages are refused for now
+        self._needed_bytes = 0  # for `no_room` to end
         self.end_position = self.written_position = self.synced_position = 0
 
     # --- opening -----------------------------------------------------------------------------------------------
@@ -167,12 +169,14 @@ class Journal:
             file.write_at(self.written_position - base, pending)
         except OSError as error:
             self.end_position = self.written_position
-            refusal = self._refusal(error)
+            refusal = self._refusal(error, sum(map(len, pending)))
             self._heal_if_possible(base)
             raise refusal from error
         self._needs_heal = False
         self._to_sync[base] = file
         self.written_position = self.end_position
+        if self.no_room is not None and self._needed_bytes < self._segment_bytes:
+            self.no_room = None
 
     def discard(self) -> None:
         """Forget what was appended and not written."""
@@ -190,7 +194,7 @@ class Journal:
         try:
             file = self._make_file(base)
         except OSError as error:
-            refusal = self._refusal(error)
+            refusal = self._refusal(error, self._segment_bytes)
             if self.failure is not None:
                 self.discard()
             raise refusal from error
@@ -337,6 +341,7 @@ class Journal:
         return file
 
     def _begin_segment(self, base: int, file: File) -> None:
+        self.no_room = None
         if self._bases:
             self._give_back_room(self._bases[-1], base)
         self._bases.append(base)
@@ -383,12 +388,29 @@ class Journal:
         file.truncate(offset)
         file.preallocate(self._segment_bytes)
 
-    def _refusal(self, error: OSError) -> WriteError | DiskIOError:
+    def look_for_room(self) -> None:
+        """See whether a disk that was full has room again: it may be that nobody appends to find out."""
+        if self.no_room is not None:
+            with contextlib.suppress(OSError):
+                if self._disk.free_bytes() >= self._needed_bytes:
+                    self.no_room = None
+
+    def _refusal(self, error: OSError, needed_bytes: int) -> WriteError | DiskIOError:
+        if error.errno in OUT_OF_FILES:
+            return WriteError(f"no file can be opened for a new segment: {error}")
         if error.errno in NO_ROOM:
-            return WriteError(f"there is no room: {error}")
+            self.no_room, self._needed_bytes = f"{self._full(needed_bytes)}: {error.strerror or error}", needed_bytes
+            return WriteError(self.no_room)
         self.failure = f"a write failed ({error}); restart the broker after the disk is mended"
         self.discard()
         return DiskIOError(f"the journal could not be written: {error}")
+
+    def _full(self, needed_bytes: int) -> str:
+        text = f"the disk of {self._disk.place} is full"
+        with contextlib.suppress(OSError):
+            free_mib = self._disk.free_bytes() / (1 << 20)
+            text += f": {needed_bytes / (1 << 20):.1f} MiB are needed, {free_mib:.1f} MiB are free"
+        return text
 
     def file_of(self, base: int) -> File:
         """The open file of a segment, which the journal closes when it likes: use it at once."""

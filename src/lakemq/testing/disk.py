@@ -35,6 +35,8 @@ class SimDisk(Disk):
     `faults` is what `fail` planned; clear it to heal the disk.
     """
 
+    place = "memory"
+
     def __init__(self, *, capacity_bytes: int | None = None) -> None:
         self.capacity_bytes = capacity_bytes
         self.faults: list[Fault] = []

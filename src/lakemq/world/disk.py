@@ -27,7 +27,7 @@ class RealDisk(Disk):
     """The tree below one directory. The directory itself may be missing until `make_dir("")`."""
 
     def __init__(self, root: str | os.PathLike[str], *, is_read_only: bool = False) -> None:
-        self._root = os.path.abspath(os.fspath(root))
+        self.place = self._root = os.path.abspath(os.fspath(root))
         self._access = os.O_RDONLY if is_read_only else os.O_RDWR
         self._spares = _SpareFiles()
 
