@@ -4,6 +4,7 @@
  * clients: that costs both of them more than the sync itself, on a fast disk. This one is told by a condition and tells
  * by an eventfd, which an event loop watches. `world/syncing.py` uses it.
  */
+#define _GNU_SOURCE /* dup3 */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -22,7 +23,8 @@ typedef struct {
     pthread_mutex_t mutex;
     pthread_cond_t asked;
     int event_fd;
-    int fd;      /* to be synced, ours; -1: nothing to do */
+    int own_fd;  /* taken at the start: a sync must not need one more descriptor than there are (F26) */
+    bool is_asked; /* own_fd is the file to be synced; else it stands for event_fd */
     int outcome; /* of the last one: 0 or an errno; read once the eventfd says so */
     bool runs, is_out, ends;
 } Syncer;
@@ -31,14 +33,13 @@ static void *syncs(void *given) {
     Syncer *syncer = given;
     pthread_mutex_lock(&syncer->mutex);
     for (;;) {
-        while (syncer->fd < 0 && !syncer->ends) pthread_cond_wait(&syncer->asked, &syncer->mutex);
-        if (syncer->fd < 0) break;
-        int fd = syncer->fd;
+        while (!syncer->is_asked && !syncer->ends) pthread_cond_wait(&syncer->asked, &syncer->mutex);
+        if (!syncer->is_asked) break;
         pthread_mutex_unlock(&syncer->mutex);
-        int outcome = fdatasync(fd) ? errno : 0; /* no signal comes here, so it is never EINTR */
-        close(fd);
+        int outcome = fdatasync(syncer->own_fd) ? errno : 0; /* no signal comes here, so it is never EINTR */
+        dup3(syncer->event_fd, syncer->own_fd, O_CLOEXEC); /* lets the file go, and keeps the number */
         pthread_mutex_lock(&syncer->mutex);
-        syncer->fd = -1;
+        syncer->is_asked = false;
         syncer->outcome = outcome;
         uint64_t one = 1;
         ssize_t told = write(syncer->event_fd, &one, sizeof one);
@@ -65,14 +66,11 @@ static PyObject *syncer_begin(Syncer *syncer, PyObject *given) {
         PyErr_SetString(PyExc_RuntimeError, syncer->ends ? "it is closed" : "one sync at a time");
         return NULL;
     }
-    int own = fcntl(fd, F_DUPFD_CLOEXEC, 0); /* whoever gave it may close it meanwhile, and its number come again */
-    if (own < 0) return PyErr_SetFromErrno(PyExc_OSError);
-    if (!syncer->runs && (errno = start_thread(syncer)) != 0) {
-        close(own);
-        return PyErr_SetFromErrno(PyExc_OSError);
-    }
+    if (!syncer->runs && (errno = start_thread(syncer)) != 0) return PyErr_SetFromErrno(PyExc_OSError);
+    /* Whoever gave it may close it meanwhile, and its number come again. */
+    if (dup3(fd, syncer->own_fd, O_CLOEXEC) < 0) return PyErr_SetFromErrno(PyExc_OSError);
     pthread_mutex_lock(&syncer->mutex);
-    syncer->fd = own;
+    syncer->is_asked = true;
     pthread_cond_signal(&syncer->asked);
     pthread_mutex_unlock(&syncer->mutex);
     syncer->is_out = true;
@@ -107,8 +105,9 @@ static PyObject *syncer_close(Syncer *syncer, PyObject *nothing) {
         Py_END_ALLOW_THREADS
         syncer->runs = false;
     }
+    if (syncer->own_fd >= 0) close(syncer->own_fd);
     if (syncer->event_fd >= 0) close(syncer->event_fd);
-    syncer->event_fd = -1;
+    syncer->own_fd = syncer->event_fd = -1;
     Py_RETURN_NONE;
 }
 
@@ -119,11 +118,12 @@ static PyObject *syncer_new(PyTypeObject *type, PyObject *args, PyObject *names)
     }
     Syncer *syncer = (Syncer *)type->tp_alloc(type, 0);
     if (syncer == NULL) return NULL;
-    syncer->fd = -1;
     pthread_mutex_init(&syncer->mutex, NULL);
     pthread_cond_init(&syncer->asked, NULL);
+    syncer->own_fd = -1;
     syncer->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (syncer->event_fd < 0) {
+    if (syncer->event_fd >= 0) syncer->own_fd = fcntl(syncer->event_fd, F_DUPFD_CLOEXEC, 0);
+    if (syncer->own_fd < 0) {
         PyErr_SetFromErrno(PyExc_OSError);
         Py_DECREF(syncer);
         return NULL;

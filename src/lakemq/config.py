@@ -249,13 +249,14 @@ def load(
     environment: Mapping[str, str],
     flags: Mapping[str, Any] | None = None,
     directory: Path | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> Settings:
     """All layers put together; ConfigError says everything that is wrong. A flag that is None was not given.
 
-    `directory` is where `lakemq.toml` is looked for; None: nowhere.
+    `directory` is where `lakemq.toml` is looked for; None: nowhere. `defaults` stand for those that are built in.
     """
     problems: list[str] = []
-    values = {path: key.default for path, key in KEYS.items()}
+    values = {path: key.default for path, key in KEYS.items()} | dict(defaults or {})
     origins = dict.fromkeys(KEYS, BUILT_IN)
     for path, value, origin in [
         *_from_directory(directory, problems),

@@ -203,9 +203,10 @@ class Engine:
         """Do all that can be done without time passing."""
         for _ in range(_SETTLE_ROUNDS_MAX):
             self.end_turn()
-            if not self.tickets:
+            if self.tickets:
+                self.run_ticket()
+            elif not self.broker.needs_turn:  # else somebody held back went on meanwhile
                 return
-            self.run_ticket()
         raise AssertionError("the broker does not come to rest")
 
     def ask(self, action: str, **arguments: Any) -> Any:

@@ -16,10 +16,12 @@ from lakemq.client.address import Address
 from lakemq.client.channel import Channel, Connector, Transport
 from lakemq.client.errors import BrokerUnreachableError, ConnectionLostError, ForkedError
 from lakemq.embedded import Engine, Pipe
+from lakemq.storage.config import DEV_SEGMENT_BYTES, StorageConfig
 from lakemq.storage.directory import ForeignDirectoryError
 from lakemq.storage.disk import Buffer, DirectoryLockedError
 from lakemq.wire.frame import FrameDecoder
 from lakemq.world.clock import RealClock
+from lakemq.world.data_directory import make_directory, trouble_with
 from lakemq.world.disk import RealDisk
 
 DIRECTORY = ".lakemq"
@@ -249,11 +251,13 @@ def host_of(directory: str | None) -> tuple[Hosted, Callable[[], None]]:
     with _hosts_lock:
         hosted = _hosts.get(path)
         if hosted is None:
-            path.mkdir(parents=True, exist_ok=True)
+            storage = StorageConfig(segment_bytes=DEV_SEGMENT_BYTES)
             try:
-                engine = Engine(RealDisk(str(path)), RealClock(), _dev_config())
-            except ForeignDirectoryError as error:
-                raise BrokerUnreachableError(f"{path} cannot be opened: {error}") from None
+                make_directory(path)
+                engine = Engine(RealDisk(str(path)), RealClock(), _dev_config(), storage)
+            except (ForeignDirectoryError, OSError, MemoryError) as error:
+                trouble = trouble_with(path, error, storage.segment_bytes)
+                raise BrokerUnreachableError(f"{trouble.detail}; to mend it: {trouble.fix}") from None
             except DirectoryLockedError:
                 raise BrokerUnreachableError(
                     f"a broker has {path} open: connect to it, by lakemq://127.0.0.1:50088 or what it says at its start"

@@ -557,8 +557,8 @@ class WriteError(StorageError):
     status = 109
     retriable = True
     maybe_written = True
-    cause = "The journal did not take the message: disk full, queue full, or the partition is gone."
-    fix = "Check the broker's free space and load; a second send may make a second copy."
+    cause = "The journal did not take the message: the broker's disk is full, or its queue, or the partition is gone."
+    fix = "Free space: `lakemq broker show` names the disk and what is needed; a second send may make a second copy."
 
 
 class ReadError(StorageError):

@@ -43,7 +43,9 @@ from lakemq.storage.config import StorageConfig
 from lakemq.storage.journal import SyncTicket
 from lakemq.storage.partition_group import PartitionGroup
 from lakemq.storage.recovery import open_group
+from lakemq.world.admin_http import ADMIN_FILES_MAX
 from lakemq.world.clock import RealClock
+from lakemq.world.data_directory import make_directory
 from lakemq.world.disk import RealDisk
 from lakemq.world.metadata_file import MetadataFile
 from lakemq.world.server import ClientPort, SocketPort
@@ -63,7 +65,7 @@ _SHARE_SECONDS = 0.03
 _LAG_FADES = 0.9995  # with each tick
 _BACKLOG = 1024
 _GOODBYE_SECONDS = 0.3  # for peers to see the end of their connections
-_OTHER_FILES = 64  # that may be open beside those of clients and of the store
+_OTHER_FILES = 64  # that may be open beside those of clients, of operators and of the store
 _TURN_ENDED = TurnEnded()
 
 
@@ -95,7 +97,7 @@ class Service:
     """A broker that serves sockets. `run` returns when it was told to stop, or must."""
 
     def __init__(self, config: ServeConfig, listener: socket.socket | None = None) -> None:
-        self.config = config
+        self.config = config = _within_files(config)
         self._listener = listener
         limits = config.broker.limits
         self.frame_bytes_max = limits.frame_bytes_max
@@ -123,12 +125,12 @@ class Service:
 
     def open(self) -> None:
         """Recover the data directory; raises what `open_group` raises."""
-        self.config.data.mkdir(parents=True, exist_ok=True)
+        make_directory(self.config.data)
         state = State(self.config.broker)
         self._group = open_group(RealDisk(str(self.config.data)), self.config.storage, state)
         for note in self._group.notes:
             _LOG.warning("recovery: %s", note)
-        self.broker = Broker(_named(_within_files(self.config)), self, self._group, state, self._now())
+        self.broker = Broker(_named(self.config.broker), self, self._group, state, self._now())
         self._receive = self.broker.receiving.receive
         self._receive_all = self.broker.receive_all
         for one in self.config.neighbours:
@@ -139,11 +141,16 @@ class Service:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(self._main(ready, handles_signals))
 
-    def stop_soon(self) -> None:
+    def stop_soon(self, why: str = "asked to") -> None:
         """Drain, then end; from any thread."""
         loop = self._loop
         if loop is not None:
+            _LOG.info("stopping: %s", why)
             loop.call_soon_threadsafe(self._handle, StopAsked())
+
+    def _stop_by(self, number: int) -> None:
+        _LOG.info("stopping: %s", signal.Signals(number).name)
+        self._handle(StopAsked())
 
     async def _main(self, ready: Callable[["Service"], None] | None, handles_signals: bool) -> None:
         assert self._group is not None, "open first"
@@ -152,7 +159,8 @@ class Service:
         self._disk.open(loop)
         if handles_signals:
             for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self._handle, StopAsked())
+                loop.add_signal_handler(number, self._stop_by, number)
+            loop.add_signal_handler(signal.SIGHUP, note_hangup)
         server = await self._serve(loop, self._listener or listening_socket(self.config.host, self.config.port))
         timers = [asyncio.create_task(self._tick()), asyncio.create_task(self._sweep())]
         if self.config.shared is not None:
@@ -180,6 +188,7 @@ class Service:
                 server.end()
             self._disk.stop_telling()
             await loop.run_in_executor(None, self._close)
+            _LOG.info("stopped%s", "" if self.failure is None else f" after a failure: {self.failure}")
 
     async def _serve(
         self, loop: asyncio.AbstractEventLoop, listener: socket.socket
@@ -194,11 +203,18 @@ class Service:
 
     def _close(self) -> None:
         self._disk.close()
-        assert self._group is not None
-        if self.failure is None:
-            self._group.close()
-        else:
-            self._group.abandon()
+        group = self._group
+        assert group is not None
+        if self.failure is not None:
+            group.abandon()
+            return
+        try:
+            group.close()
+        except (OSError, LakeMQError) as error:
+            if group.journal.unsynced_bytes or group.journal.failure is not None:
+                self.failure = f"the journal could not be synced at the end: {error}"
+            else:
+                _LOG.warning("no checkpoint could be written at the end (%s): the next start reads more", error)
 
     async def _tick(self) -> None:
         loop = asyncio.get_running_loop()
@@ -432,16 +448,29 @@ class Service:
         return future
 
 
-def _within_files(config: ServeConfig) -> BrokerConfig:
-    """The broker's settings with no more connections than leave the store its files: it must be able to roll (F26)."""
+def note_hangup(*_: object) -> None:
+    """A terminal that closes, or an operator who means a reload: neither is a reason to stop."""
+    _LOG.info("SIGHUP: there is nothing to reload, the broker goes on; SIGTERM stops it")
+
+
+def _within_files(config: ServeConfig) -> ServeConfig:
+    """The settings with no more connections and cached files than leave the store what a roll needs (F26)."""
     files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    limits, storage = config.broker.limits, config.storage
-    room = files_max - storage.open_segments_max - storage.open_index_files_max - _OTHER_FILES
-    if files_max == resource.RLIM_INFINITY or room >= limits.connections_max:
-        return config.broker
-    connections_max = max(room, files_max // 4)
-    _LOG.warning("at most %d connections: no more than %d files may be open", connections_max, files_max)
-    return replace(config.broker, limits=replace(limits, connections_max=connections_max))
+    if files_max == resource.RLIM_INFINITY:
+        return config
+    storage = replace(
+        config.storage,
+        open_segments_max=max(min(config.storage.open_segments_max, files_max // 16), 2),
+        open_index_files_max=max(min(config.storage.open_index_files_max, files_max // 4), 2),
+    )
+    # A segment may be open and mapped, and before Python 3.13 that takes two.
+    stored = 2 * storage.open_segments_max + storage.open_index_files_max
+    limits = config.broker.limits
+    connections_max = min(limits.connections_max, max(files_max - stored - ADMIN_FILES_MAX - _OTHER_FILES, 16))
+    if connections_max < limits.connections_max:
+        _LOG.warning("at most %d connections: no more than %d files may be open", connections_max, files_max)
+    broker = replace(config.broker, limits=replace(limits, connections_max=connections_max))
+    return replace(config, broker=broker, storage=storage)
 
 
 def _named(config: BrokerConfig) -> BrokerConfig:

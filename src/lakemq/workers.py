@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lakemq.errors import LakeMQError
-from lakemq.serve import Neighbour, ServeConfig, listening_socket
+from lakemq.serve import Neighbour, ServeConfig, listening_socket, note_hangup
 from lakemq.storage import files
 
 _LOG = logging.getLogger("lakemq.workers")
@@ -105,13 +105,15 @@ class Workers:
     def run(self, ready: Callable[[list[dict[str, Any]]], None]) -> int:
         """Serve until told to stop; the exit status says whether all ended in peace."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._stop())
+            signal.signal(number, lambda number, _: self._stop(signal.Signals(number).name))
+        signal.signal(signal.SIGHUP, note_hangup)
         for worker in range(len(self.settings)):
             self._start(worker)
         ready([self._told[number] for number in sorted(self._told)])
         status = 0
         while self._pids:
             status = max(status, self._wait())
+        _LOG.info("all workers have stopped")
         return status
 
     def _start(self, number: int) -> None:
@@ -163,12 +165,13 @@ class Workers:
         self._started[number] = recent
         if len(recent) > _RESTARTS_MAX:
             _LOG.critical("worker %d cannot run: stopping all", number)
-            self._stop()
+            self._stop(f"worker {number}")
             return 1
         self._start(number)
         return 0
 
-    def _stop(self) -> None:
+    def _stop(self, why: str) -> None:
+        _LOG.info("stopping all workers: %s", why)
         self._is_stopping = True
         for pid in self._pids:
             os.kill(pid, signal.SIGTERM)

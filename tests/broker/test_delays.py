@@ -1,5 +1,6 @@
 """Messages that wait, through the broker: sent and received as by anybody, with crashes and bad clocks in between."""
 
+import errno
 import functools
 from dataclasses import replace
 from random import Random
@@ -525,6 +526,35 @@ def test_a_damaged_delay_costs_itself_and_nothing_else():
     assert outcome(life, "damaged") == 1
     assert any("damaged" in text for _, text in life.engine.notes)
     assert life.broker.delaying.pending == 0
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "planned"), OSError(errno.EMFILE, "planned")])
+def test_a_delay_that_cannot_be_read_for_want_of_memory_waits_and_is_not_lost(error):
+    life = make()
+    peer = life.peer()
+    for body in (b"first", b"second", b"third"):
+        send(peer, body, 300)
+    life.sync()
+    life.disk.fail("read", error, times=3, after=1)
+    pass_ms(life, 400)
+    assert life.stored() == [b"first", b"second", b"third"]
+    assert outcome(life, "damaged") == 0
+    assert any("could not be read, and waits" in text for _, text in life.engine.notes)
+
+
+@pytest.mark.parametrize("code", [errno.ENOMEM, errno.EMFILE])
+def test_a_block_that_cannot_be_read_for_want_of_memory_is_read_later(code):
+    life = make(delays=FEW_ROWS)
+    peer = life.peer()
+    for number in range(30):
+        send(peer, b"%02d" % number, 5000 + number)
+    pass_ms(life, 1000)
+    life.sync()
+    life.kill()
+    life.disk.fail("read", OSError(code, "planned"), times=20)
+    pass_ms(life, 6000)
+    assert sorted(life.stored()) == [b"%02d" % number for number in range(30)]
+    assert (outcome(life, "damaged"), outcome(life, "blocks_damaged")) == (0, 0)
 
 
 def test_a_damaged_block_costs_nothing():

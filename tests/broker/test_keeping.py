@@ -1,5 +1,7 @@
 """Retention drops segments although something in them is still wanted: that is written again first."""
 
+import errno
+
 import pytest
 
 from broker.fix_broker import NEVER, make_broker
@@ -85,6 +87,25 @@ def test_one_that_fails_after_the_look_at_what_is_needed_is_kept(retry_times):
     (row,) = [*state.retries.rows(), *state.dead_letters.rows()]
     message, _ = life.broker.references.read(row.position, row.message_index)
     assert (message.body, message.index) == (b"failing", 0)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "planned"), OSError(errno.EMFILE, "planned")])
+def test_a_dead_letter_that_cannot_be_read_for_want_of_memory_keeps_its_segment(error):
+    life, peer = make()
+    life.ask("subscribe", topic="orders", app="shop", consumer={"retry_times": 0})
+    peer.produce(b"hopeless")
+    peer.fetch()
+    peer.ack([0], kind=2)
+    before = first_segment(life)
+    life.disk.fail("read", error, times=10_000)
+    roll(life, peer)
+    assert first_segment(life) == before, "its bytes are nowhere else"
+    life.disk.faults.clear()
+    roll(life, peer)
+    assert first_segment(life) > before
+    (letter,) = life.broker.ledger.state.dead_letters.rows()
+    message, _ = life.broker.references.read(letter.position, letter.message_index)
+    assert message.body == b"hopeless"
 
 
 def test_a_delay_outlives_its_segment():

@@ -1,11 +1,14 @@
 """`lakemq storage` on a directory made here."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
 
 from lakemq import envelope
+from lakemq.cli.failure import exit_code_of
 from lakemq.cli.main import app
 from lakemq.message import BatchItem, BatchMessage, Message
 from lakemq.storage.recovery import open_group
@@ -72,5 +75,42 @@ def test_dump_says_how_to_go_on(directory):
 def test_a_directory_that_is_none_is_told_and_exits_with_2(tmp_path):
     for command in ("inspect", "verify", "dump"):
         result = call(command, tmp_path / "nothing")
-        assert result.exit_code == 2
-        assert "not a data directory" in result.output
+        assert exit_code_of(result.exception) == 2
+        assert "not a data directory" in str(result.exception)
+
+
+# ---- for programs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_the_common_option_for_json_is_heard(directory, command):
+    found = json.loads(call(command, directory, "-o", "json").output)
+    assert found == json.loads(call(command, directory, "--json").output)
+
+
+def test_records_are_dumped_as_json_or_line_by_line(directory):
+    rows = json.loads(call("dump", directory, "-o", "json", "--bodies").output)
+    assert [json.loads(line) for line in call("dump", directory, "-ojsonl", "--bodies").output.splitlines()] == rows
+    stored = [row for row in rows if row["type"] == "MESSAGES"]
+    assert [(row["topic"], row["partition"], row["first_index"]) for row in stored] == [(7, 3, 0), (7, 3, 1)]
+    assert stored[0]["messages"] == [{"index": 0, "key": "order-1", "body": "aGVsbG8gG1szMW0="}]
+    assert len(json.loads(call("dump", directory, "-o", "json", "--limit", 1).output)) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "word"),
+    [
+        (("storage", "inspect", "NOWHERE", "-o", "json"), 2, "not a data directory"),
+        (("-ojson", "storage", "inspect"), 2, "Missing"),
+        (("storage", "inspect", "--output=jsonl", "--no-such-option", "x"), 2, "--no-such-option"),
+        (("errors", "12345", "-o", "json"), 2, "12345"),
+    ],
+)
+def test_errors_are_json_too(tmp_path, arguments, status, word):
+    done = subprocess.run(
+        [sys.executable, "-m", "lakemq", *arguments], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == status, done
+    error = json.loads(done.stderr)["error"]
+    assert word in error["detail"]
+    assert (error["exit_code"], done.stdout) == (status, "")

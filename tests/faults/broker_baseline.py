@@ -48,7 +48,8 @@ async def settled(one: FaultBroker, files: int, threads: int) -> dict[str, Any]:
         if not left:
             break
         assert time.monotonic() < deadline, f"when nobody is there, there is still {left}"
-    return {"anon": one.anon_bytes(), "files": one.fd_count(), "threads": one.thread_count()}
+    memory = {"anon": one.anon_bytes(), "mapped": one.mapped_bytes(), "rss": one.rss_bytes()}
+    return {**memory, "files": one.fd_count(), "threads": one.thread_count()}
 
 
 async def rounds_of_load(place: Path, rounds: int, seconds: float) -> tuple[dict[str, Any], list[str]]:
@@ -70,6 +71,9 @@ async def rounds_of_load(place: Path, rounds: int, seconds: float) -> tuple[dict
         for what, more in (("files", CACHED_FILES), ("threads", DISK_THREADS_MAX)):
             each = [one[what] for one in history]
             problems += [f"{what}: {each} after each round"] if last[what] > base[what] + more else []
+        unexplained = last["rss"] - last["anon"] - last["mapped"]
+        if abs(unexplained) > GROWTH_BYTES_MIN:
+            problems.append(f"memory: {unexplained} bytes are neither the process' own nor of mapped files")
         problems += load.account.problems
         one.check_stderr()
         one.stop()
@@ -78,6 +82,9 @@ async def rounds_of_load(place: Path, rounds: int, seconds: float) -> tuple[dict
         "answers": load.answered,
         "anon_mib_at_start": at_start["anon"] >> 20,
         "anon_mib": [one["anon"] >> 20 for one in history],
+        # These grow with what was read of segments, and are the system's to take back: no other memory does.
+        "mapped_mib": [one["mapped"] >> 20 for one in history],
+        "rss_mib": [one["rss"] >> 20 for one in history],
         "files": [one["files"] for one in history],
         "threads": [one["threads"] for one in history],
     }

@@ -6,12 +6,18 @@ sync-fails (F15): a sync returns EIO: who waits gets 91, the broker ends with a 
 sync-slow (F20): 108 for those whose time is over, 101 for those who come later, 0 again when the disk has recovered;
 past the limit the broker gives up. disk-full (F18): 109, nothing half stored, reads and acks go on; it heals by itself.
 files-out (F26): no more connections, but those that are there are served, and a journal that rolls goes on.
+silent-operators (F26): peers that say nothing at the operators' port take neither the store's files nor the health.
+no-files-at-all (F26): not one more file can be opened, whatever the limits were; syncs and rolls go on all the same.
+no-address-space: no segment can be mapped any more; what is stored is read, and nothing sound is called damaged.
 """
 
 import argparse
 import asyncio
 import contextlib
+import http.client
 import os
+import resource
+import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -38,6 +44,8 @@ from .tools import CannotRunError, finish, need_tools, run_command, say, scratch
 WAIT_SECONDS = 60.0
 SMALL_BYTES = 48 << 20
 FILES_MAX = 256
+SOME_BYTES = 64 << 20  # of address space, for threads and requests
+HEALTH_SECONDS = 5.0  # that a load balancer waits for an answer
 APP = "witness"
 _TRIES = 3
 
@@ -278,17 +286,7 @@ async def files_out(place: Path, rng: Random, account: Account, totals: dict[str
             if not turned_away:
                 account.add(f"{len(crowd)} connections with {FILES_MAX} files, and none is turned away")
             # Segments and index files come and go meanwhile.
-            segments = _newest_segment(one)
-            flushed = account.acked_levels["flush"]
-            await until(
-                lambda: (
-                    (account.acked_levels["flush"] > flushed + 200 and _newest_segment(one) >= segments + 2)
-                    or not one.is_running
-                ),
-                "two rolls of the journal while there are no files for connections",
-            )
-            if not one.is_running:
-                account.add(f"without files for connections the broker ended: {one.stderr()[-700:]}")
+            if not await _goes_on(one, account, 2, "no files for connections"):
                 return
         finally:
             for link in crowd:
@@ -308,6 +306,123 @@ async def files_out(place: Path, rng: Random, account: Account, totals: dict[str
         await load.check(one.port, is_whole=True)
         one.check_stderr()
         one.stop()
+
+
+# --- silent-operators ------------------------------------------------------------------------------------------------
+
+
+async def silent_operators(place: Path, rng: Random, account: Account, totals: dict[str, Any]) -> None:
+    """More silent connections to the operators' port than there are files; without a token, for none was asked for."""
+    load = Load(rng.randrange(1 << 30), account=account)
+    few = {"open_segments_max": 8, "open_index_files_max": 16}
+    settings: Sections = {**SETTINGS, "storage": {**SETTINGS["storage"], **few}}
+    with broker(place, settings, files_max=FILES_MAX) as one, contextlib.ExitStack() as crowd:
+        load.start(one.port)
+        await until(lambda: account.acked_levels["flush"] >= 10, "acks")
+        for number in range(2 * FILES_MAX):
+            silent = crowd.enter_context(socket.socket())
+            silent.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                silent.connect(("127.0.0.1", one.admin_port))
+            if number % 2:  # a head that never ends is silence, too
+                with contextlib.suppress(OSError):
+                    silent.send(b"GET /healthz HTTP/1.1\r\n")
+        slowest = 0.0
+        for _ in range(20):  # as a load balancer asks: on a connection of its own, and not for long
+            began = time.monotonic()
+            status = await asyncio.to_thread(_health, one.admin_port)
+            slowest = max(slowest, time.monotonic() - began)
+            if status != 200:
+                account.add(f"with silent connections at the operators' port /healthz says {status}")
+                break
+        totals["health_slowest_s"] = round(slowest, 3)
+        totals["files_with_silent_operators"] = one.fd_count() if one.is_running else 0
+        if not await _goes_on(one, account, 2, "silent connections at the operators' port"):
+            return
+        await load.stop()
+        if account.codes[109]:
+            account.add(f"silent connections took the store's files: 109 came {account.codes[109]} times")
+        await load.check(one.port, is_whole=True)
+        one.check_stderr()
+        one.stop()
+
+
+def _health(port: int) -> int | str:
+    """The status that /healthz answers with, or why there is none."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HEALTH_SECONDS)
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException) as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        connection.close()
+
+
+# --- no-files-at-all -------------------------------------------------------------------------------------------------
+
+
+async def no_files_at_all(place: Path, rng: Random, account: Account, totals: dict[str, Any]) -> None:
+    """An operator, or another program of this machine, has left nothing: every open is refused from now on."""
+    load = Load(rng.randrange(1 << 30), account=account)
+    few = {"open_segments_max": 8, "open_index_files_max": 16}
+    settings: Sections = {**SETTINGS, "storage": {**SETTINGS["storage"], **few}}
+    with broker(place, settings) as one:
+        load.start(one.port)
+        await until(lambda: account.acked_levels["flush"] >= 200 and _newest_segment(one) >= 4, "some segments")
+        limits = resource.prlimit(one.pid, resource.RLIMIT_NOFILE)
+        numbers = {int(name) for name in os.listdir(f"/proc/{one.pid}/fd")}
+        least = next(number for number in range(len(numbers) + 1) if number not in numbers)
+        resource.prlimit(one.pid, resource.RLIMIT_NOFILE, (least, limits[1]))
+        segments = _newest_segment(one)
+        if not await _goes_on(one, account, 3, "no file to be had"):
+            return
+        resource.prlimit(one.pid, resource.RLIMIT_NOFILE, limits)
+        totals["rolls_without_files"] = _newest_segment(one) - segments
+        await load.stop()
+        await load.check(one.port, is_whole=True)
+        one.check_stderr()
+        one.stop()
+
+
+# --- no-address-space ------------------------------------------------------------------------------------------------
+
+
+async def no_address_space(place: Path, rng: Random, account: Account, totals: dict[str, Any]) -> None:
+    """A limit of the process' address space that leaves no room to map a segment."""
+    load = Load(rng.randrange(1 << 30), account=account)
+    settings: Sections = {"storage": {"segment_bytes": "256MiB"}}
+    with broker(place, settings) as one:
+        load.start(one.port)
+        await until(lambda: account.acked_levels["flush"] >= 100, "acks")
+        await load.stop()
+        one.restart()  # nothing is mapped yet
+        limits = resource.prlimit(one.pid, resource.RLIMIT_AS)
+        resource.prlimit(one.pid, resource.RLIMIT_AS, (one.address_bytes() + SOME_BYTES, limits[1]))
+        await load.check(one.port, is_whole=True)
+        totals["mapped_without_room"] = one.mapped_segments()
+        if account.codes[110]:
+            account.add(f"for want of address space 110 came {account.codes[110]} times: nothing is damaged")
+        resource.prlimit(one.pid, resource.RLIMIT_AS, limits)
+        await load.check(one.port, is_whole=True)
+        totals["mapped_with_room"] = one.mapped_segments()
+        one.check_stderr()
+        one.stop()
+
+
+async def _goes_on(one: FaultBroker, account: Account, rolls: int, beside: str) -> bool:
+    """Messages are synced and the journal rolls; False if the broker has ended instead."""
+    segments, flushed = _newest_segment(one), account.acked_levels["flush"]
+    await until(
+        lambda: (
+            (account.acked_levels["flush"] > flushed + 200 and _newest_segment(one) >= segments + rolls)
+            or not one.is_running
+        ),
+        f"{rolls} rolls of the journal beside {beside}",
+    )
+    if not one.is_running:
+        account.add(f"{beside}: the broker ended: {one.stderr()[-700:]}")
+    return bool(one.is_running)
 
 
 async def _say_hello(port: int) -> Link | None:
@@ -330,12 +445,18 @@ FAULTS: dict[str, Fault] = {
     "sync-slow": sync_slow,
     "disk-full": disk_full,
     "files-out": files_out,
+    "silent-operators": silent_operators,
+    "no-files-at-all": no_files_at_all,
+    "no-address-space": no_address_space,
 }
 NEEDS: dict[str, Callable[[], None]] = {
     "sync-fails": need_strace,
     "sync-slow": need_strace,
     "disk-full": need_mounts,
     "files-out": lambda: need_tools("prlimit"),
+    "silent-operators": lambda: need_tools("prlimit"),
+    "no-files-at-all": lambda: None,
+    "no-address-space": lambda: None,
 }
 
 

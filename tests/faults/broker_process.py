@@ -86,12 +86,22 @@ class FaultBroker(LiveBroker):
         """The same without files that are mapped: those pages are the system's to take back."""
         return int(_status_of(self.pid)["RssAnon"].split()[0]) * 1024
 
+    def mapped_bytes(self) -> int:
+        """Pages of files in its memory: programs, and what was read of mapped segments."""
+        return int(_status_of(self.pid)["RssFile"].split()[0]) * 1024
+
     def peak_bytes(self) -> int:
         """The most it ever had, or had since `forget_peak`."""
         return int(_status_of(self.pid)["VmHWM"].split()[0]) * 1024
 
     def forget_peak(self) -> None:
         Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+
+    def address_bytes(self) -> int:
+        return int(_status_of(self.pid)["VmSize"].split()[0]) * 1024
+
+    def mapped_segments(self) -> int:
+        return Path(f"/proc/{self.pid}/maps").read_text().count(f"{self.data}/journal/")
 
     def fd_count(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))

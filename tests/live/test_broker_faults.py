@@ -82,6 +82,25 @@ def test_F26_without_files_for_connections_clients_are_served_and_the_journal_ro
     assert summary["lost"] == 0, summary
 
 
+def test_F26_silent_connections_of_operators_take_neither_files_nor_health():
+    summary = run_command("broker_disk", "--fault", "silent-operators")
+    assert 0 < summary["files_with_silent_operators"] < 256, summary
+    assert summary["lost"] == 0, summary
+
+
+def test_F26_without_a_file_to_be_had_syncs_and_rolls_go_on():
+    summary = run_command("broker_disk", "--fault", "no-files-at-all")
+    assert summary["rolls_without_files"] >= 3, summary
+    assert summary["lost"] == 0, summary
+
+
+def test_F27_without_address_space_for_a_mapping_sound_messages_are_read():
+    summary = run_command("broker_disk", "--fault", "no-address-space")
+    assert summary["mapped_without_room"] == 0, summary
+    assert summary["mapped_with_room"] > 0, summary
+    assert summary["lost"] == 0, summary
+
+
 # --- peers -----------------------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fix_disk import DISKS, dump, get
 from fix_storage import segment_path
 from lakemq.checksum import crc32
-from lakemq.errors import DiskIOError, ReadError, WriteError
+from lakemq.errors import DiskIOError, ReadError, ServiceUnavailableError, WriteError
 from lakemq.storage import journal_record
 from lakemq.storage.journal import Journal
 from lakemq.storage.journal_record import (
@@ -303,10 +303,64 @@ def test_F18_what_is_synced_after_a_refused_roll_survives_a_power_loss(sim, seed
 def test_F26_a_roll_refused_for_want_of_descriptors_is_not_the_end(sim, code):
     journal = new_journal(sim)
     put(journal, piece(1, 600), is_synced=True)
-    sim.fail("create", OSError(code, "planned"))
+    sim.fail("open", OSError(code, "planned"), times=2)
     with pytest.raises(WriteError):
         put(journal, piece(2, 600))
     assert put(journal, piece(3, 600)) == 600
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+def test_F26_for_a_roll_the_files_of_older_segments_are_given_back(sim, code):
+    journal = new_journal(sim, maps_files=True)
+    for number in range(3):
+        put(journal, piece(number, 600), is_synced=True)
+        journal.view(600 * number, 100)
+    assert len(sim.open_paths()) == 3
+    sim.fail("open", OSError(code, "planned"))
+    assert put(journal, piece(3, 600), is_synced=True) == 1800
+    assert len(sim.open_paths()) == 2, "the last two, of which the older was to be synced"
+    assert not journal._mapped
+    assert journal.read(0, 100) == piece(0, 100), "it is opened again"
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.EAGAIN])
+def test_F26_a_sync_that_could_not_be_begun_is_no_failed_sync(sim, code):
+    journal = new_journal(sim)
+    put(journal, piece(1, 600))
+    put(journal, piece(2, 600))  # a second segment: its name is to be synced as well
+    sim.fail("sync_dir", OSError(code, "planned"))
+    ticket = journal.begin_sync()
+    with pytest.raises(OSError, match="planned") as failure:
+        ticket.run()
+    journal.end_sync(ticket, failure.value)
+    assert journal.failure is None
+    assert journal.synced_position == 0, "nothing is promised"
+    put(journal, piece(3, 100))
+    sync(journal)
+    assert journal.synced_position == 1300
+    sim.lose_power(Random(1), mode="nothing")
+    assert get(sim, segment_path(0))[:600] == piece(1, 600)
+    assert get(sim, segment_path(600))[:700] == piece(2, 600) + piece(3, 100)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "planned"), OSError(errno.EMFILE, "planned")])
+def test_a_segment_that_cannot_be_mapped_is_read(sim, error):
+    journal = new_journal(sim, maps_files=True)
+    put(journal, piece(1, 600), is_synced=True)
+    sim.fail("map", error, times=99)
+    assert journal.view(0, 600) == piece(1, 600)
+    sim.faults.clear()
+    assert isinstance(journal.view(0, 600), memoryview), "mapped again, as soon as it can be"
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "planned"), OSError(errno.ENFILE, "planned")])
+def test_bytes_that_cannot_be_read_for_want_of_memory_are_not_called_damaged(sim, error):
+    journal = new_journal(sim)
+    put(journal, piece(1, 600), is_synced=True)
+    sim.fail("read", error)
+    with pytest.raises(ServiceUnavailableError, match="short of memory or open files"):
+        journal.read(0, 600)
+    assert journal.read(0, 600) == piece(1, 600)
 
 
 def test_F18_a_file_left_by_a_refused_roll_that_cannot_be_removed_ends_all_writing(sim):

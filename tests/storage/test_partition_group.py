@@ -435,6 +435,73 @@ def test_F17_an_index_file_that_cannot_be_read_is_made_again(sim):
     assert any("made again" in note for note in sim.group.notes)
 
 
+# No memory, no files: nothing is known about the bytes, so nothing is said about them.
+
+SHORTAGES = [MemoryError(), OSError(errno.ENOMEM, "planned"), OSError(errno.EMFILE, "planned")]
+
+
+@pytest.mark.parametrize("error", SHORTAGES, ids=repr)
+def test_messages_of_segments_that_cannot_be_mapped_are_read_all_the_same(sim, error):
+    sim.put_many(20)
+    sim.group.journal._mapped.clear()
+    sim.disk.fail("map", error, times=999)
+    sim.check()
+    assert not sim.group.damage
+
+
+@pytest.mark.parametrize("place", ["journal/", "index/"])
+@pytest.mark.parametrize("error", SHORTAGES, ids=repr)
+def test_sound_messages_are_not_called_damaged_for_want_of_memory(error, place):
+    engine = Engine(config=dataclasses.replace(TINY, maps_segments=False))
+    engine.put_many(20)
+    for operation in ("read", "open"):
+        engine.disk.fail(operation, error, path_contains=place, times=999)
+    for index in range(20):
+        with contextlib.suppress(ServiceUnavailableError):  # what is in memory needs no disk
+            engine.read(A, index, 99)
+    with pytest.raises(ServiceUnavailableError):
+        engine.read(A, 0)
+    engine.disk.faults.clear()
+    assert not engine.group.damage
+    assert not any("made again" in note or "damaged" in note for note in engine.group.notes)
+    engine.check()
+
+
+@pytest.mark.parametrize("error", SHORTAGES, ids=repr)
+def test_a_start_for_which_there_is_no_memory_fails_and_damages_nothing(error):
+    engine = Engine()
+    engine.put_many(20)
+    for number in range(200):
+        engine.disk.lose_process()
+        engine.disk.fail("read", error, after=number)
+        try:
+            open_group(engine.disk, engine.config)
+        except (OSError, MemoryError):
+            assert not engine.disk.faults[0].times
+        else:
+            if engine.disk.faults[0].times:
+                break  # it came so far without it
+        engine.disk.faults.clear()
+    assert number > 3
+    engine.disk.faults.clear()
+    engine.kill()
+    assert not engine.group.damage
+    engine.check()
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+def test_F26_for_one_more_index_file_the_others_are_given_back(sim, code):
+    for partition in range(3):
+        for number in range(12):
+            sim.put((1, partition), b"%d" % number)
+    sim.group._indexes._files._open.clear()
+    sim.check()
+    sim.disk.fail("open", OSError(code, "planned"), path_contains="index/")
+    sim.group._indexes._files._open.popitem()
+    sim.check()
+    assert not any("made again" in note for note in sim.group.notes)
+
+
 # F18: no room.
 
 

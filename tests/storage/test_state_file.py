@@ -125,3 +125,15 @@ def test_F18_a_state_that_could_not_be_written_leaves_the_one_before(operation):
     assert read_state(disk, "state") in ((2, b"two"), (3, b"three"))
     write_state(disk, "state", 4, b"four")
     assert read_state(disk, "state") == (4, b"four")
+
+
+@pytest.mark.parametrize("operation", ["open", "read"])
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_for_want_of_files_or_memory_no_older_copy_is_taken_for_the_newest(code, operation):
+    disk = SimDisk()
+    for sequence in (1, 2):
+        write_state(disk, "state", sequence, b"%d" % sequence)
+    disk.fail(operation, OSError(code, "planned"))
+    with pytest.raises(OSError, match="planned"):
+        read_state(disk, "state")
+    assert read_state(disk, "state") == (2, b"2")

@@ -1,13 +1,18 @@
 """The operators' interface: every route, every refusal, and what a peer without manners gets."""
 
+import http.client
 import json
+import select
 import socket
+import time
 
 import pytest
 
-from fix_admin import TOKEN, Admin, InMemory, admin, served
+from fix_admin import READY_S, TOKEN, Admin, InMemory, admin, served
 from lakemq import errors
+from lakemq.world import admin_connections
 from lakemq.world.admin_app import BODY_BYTES_MAX
+from lakemq.world.admin_http import CONNECTIONS_MAX, HEALTH_CONNECTIONS_MAX
 
 __all__ = ["admin", "served"]
 
@@ -638,3 +643,123 @@ def test_a_server_that_cannot_begin_says_so(tmp_path):
     server._thread.join(30)
     server.stop()
     assert [type(error) for error in failures] == [AttributeError]
+
+
+# ---- too many, too slow --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A server that nobody else is connected to."""
+    server = Admin(InMemory(), tmp_path, timeout_seconds=5.0)
+    yield server
+    server.stop()
+
+
+def connect(admin, said=b""):
+    peer = socket.create_connection(("127.0.0.1", admin.server.port), READY_S)
+    peer.sendall(said)
+    return peer
+
+
+def is_closed(peer, seconds):
+    """Whether the server ends the connection within that time, with or without an answer."""
+    peer.settimeout(seconds)
+    try:
+        while peer.recv(4096):
+            pass
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        pass
+    return True
+
+
+def says_until_closed(peer, said):
+    """Whether the server ends the connection although something comes on it, bit by bit; its answers are not read."""
+    peer.setblocking(False)
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline:
+        try:
+            peer.send(said)
+        except BlockingIOError:
+            pass
+        except ConnectionError:
+            return True
+        select.select([], [], [], 0.01)
+    return False
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /healthz HTTP/1.1\r\nHost: a\r\n"], ids=["silent", "half a head"])
+def test_with_300_silent_connections_health_is_answered_at_once(own, said):
+    peers = [connect(own, said) for _ in range(300)]
+    try:
+        for path in ("/healthz", "/readyz"):
+            assert own.raw("GET", path, token="")[0] == 200
+        assert own("GET", "/v1/topics") == (200, [])
+        assert sum(is_closed(peer, 0.2) for peer in peers[:200]) == 200, "the oldest went for newer ones"
+    finally:
+        for peer in peers:
+            peer.close()
+
+
+def test_one_that_has_asked_before_stays_rather_than_one_that_never_did(own):
+    kept = http.client.HTTPConnection("127.0.0.1", own.server.port, timeout=READY_S)
+    kept.request("GET", "/healthz")
+    assert kept.getresponse().read()
+    before = kept.sock
+    peers = [connect(own) for _ in range(200)]
+    kept.request("GET", "/healthz")
+    assert kept.getresponse().read()
+    assert kept.sock is before, "the same connection"
+    kept.close()
+    for peer in peers:
+        peer.close()
+
+
+def test_while_all_connections_are_being_answered_health_is_answered_and_the_rest_refused(own):
+    own.service.is_silent = True  # every question to the broker takes until its time is over
+    busy = b"GET /v1/topics HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer %s\r\n\r\n" % TOKEN.encode()
+    peers = [connect(own, busy) for _ in range(CONNECTIONS_MAX)]
+    try:
+        while not select.select([peers[-1]], [], [], 0.1)[0]:  # one that was not read yet went for another
+            peers.append(connect(own, busy))
+            assert len(peers) < CONNECTIONS_MAX + HEALTH_CONNECTIONS_MAX
+        answer = http.client.HTTPResponse(peers[-1])
+        answer.begin()
+        refused((answer.status, json.load(answer)), 503, 3, "try again")
+        assert own.raw("GET", "/healthz", token="")[0] == 200
+    finally:
+        for peer in peers:
+            peer.close()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"GET /healthz HTTP/1.1\r\n", b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nGET /metr"],
+    ids=["silent", "half a head", "half a second head"],
+)
+def test_one_that_says_nothing_more_is_closed(own, monkeypatch, said):
+    monkeypatch.setattr(admin_connections, "SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(admin_connections, "ANSWER_SECONDS", 0.5)
+    peer = connect(own, said)
+    if said.endswith(b"metr"):  # it must not be taken for one that waits between two requests
+        peer.recv(4096)
+        peer.sendall(b"i")
+    assert is_closed(peer, READY_S)
+    peer.close()
+
+
+def test_a_head_that_comes_byte_by_byte_is_not_waited_for_for_ever(own, monkeypatch):
+    monkeypatch.setattr(admin_connections, "SILENT_SECONDS", 0.3)
+    peer = connect(own)
+    assert says_until_closed(peer, b"G")
+    peer.close()
+
+
+def test_one_that_does_not_take_its_answer_is_closed(own, monkeypatch):
+    monkeypatch.setattr(admin_connections, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(admin_connections, "SILENT_SECONDS", 0.2)
+    peer = connect(own, b"GET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\n" * 200)  # more than the system holds
+    assert says_until_closed(peer, b"\r\n")
+    peer.close()

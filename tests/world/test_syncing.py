@@ -3,11 +3,13 @@
 import asyncio
 import errno
 import os
+import resource
 import select
 import threading
 
 import pytest
 
+from lakemq.storage.journal import is_not_begun
 from lakemq.world import syncing
 from lakemq.world.disk import RealDisk
 
@@ -79,6 +81,69 @@ def test_a_closed_file_is_an_error_and_the_next_sync_goes_on(is_compiled, file, 
     first, second = outcomes(Ticket(closed, closed.sync), Ticket(file, file.sync))
     assert first.errno == errno.EBADF
     assert second is None
+
+
+@pytest.fixture
+def no_files():
+    """From now on not one more file can be opened."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    numbers = {int(name) for name in os.listdir("/proc/self/fd")}
+
+    def begin():
+        least = next(number for number in range(3, len(numbers) + 99) if not os.path.exists(f"/proc/self/fd/{number}"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (least, limits[1]))
+
+    yield begin
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_F26_a_sync_needs_no_file_beside_its_own(is_compiled, file, no_files):
+    def begins():
+        no_files()
+        with pytest.raises(OSError, match="Too many open files"):
+            os.open(os.devnull, os.O_RDONLY)
+
+    assert outcomes(Ticket(None, begins), *(Ticket(file, file.sync) for _ in range(5))) == [None] * 6
+
+
+def test_F26_a_new_segment_and_its_name_have_files_kept_back_for_them(tmp_path, no_files):
+    disk = RealDisk(str(tmp_path))
+    lock = disk.lock("lock")
+    no_files()
+    made = disk.open("segment", create=True)
+    made.write_at(0, [b"something"])
+    made.sync()
+    for _ in range(10):
+        disk.sync_dir("")
+    made.close()
+    lock.release()
+
+
+def test_F26_the_files_kept_back_are_given_up_with_the_lock(tmp_path):
+    before = len(os.listdir("/proc/self/fd"))
+    disk = RealDisk(str(tmp_path))
+    lock = disk.lock("lock")
+    assert len(os.listdir("/proc/self/fd")) > before + 1
+    lock.release()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_without_a_thread_to_be_had_nothing_has_begun(file, monkeypatch):
+    """The pool has queued the work by then: once there are threads again, one comes to it and must leave it alone."""
+    started, begun = [], threading.Thread.start
+
+    def start(thread):
+        started.append(thread)
+        if len(started) == 1:
+            raise RuntimeError("can't start new thread")
+        begun(thread)
+
+    synced = []
+    monkeypatch.setattr(syncing, "Syncer", None)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    first, second = outcomes(Ticket(None, lambda: synced.append(1)), Ticket(None, lambda: synced.append(2)))
+    assert is_not_begun(first)
+    assert (second, synced) == (None, [2])
 
 
 def test_work_that_is_more_than_one_file_is_run(is_compiled):

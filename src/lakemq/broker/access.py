@@ -28,6 +28,8 @@ from lakemq.errors import (
 from lakemq.policy import ConsumerPolicy, ProducerPolicy
 from lakemq.wire.dialect import Dialect
 
+MADE_IN_TURN_MAX = 16  # topics, apps and subscriptions on first use: each copies a table
+
 
 class Access:
     """Says yes by returning what was asked for, or raises the error that says no."""
@@ -40,12 +42,22 @@ class Access:
         self.is_writable = True
         self.is_draining = False
         self.has_metadata = config.owns_metadata or ledger.metadata.version > 0
+        self._made_in_turn = 0
 
     def check_initialised(self) -> None:
         """InitializationError, or DatabaseError, while it is not known yet who may connect."""
         if not self.has_metadata:
             self._changes.check_store()
             raise InitializationError("the broker has not got the topics and apps from the first worker yet")
+
+    def begin_turn(self) -> None:
+        """A turn has ended."""
+        self._made_in_turn = 0
+
+    @property
+    def has_made_enough(self) -> bool:
+        """Tell whether this turn has made so much on first use that the rest must wait for the next one."""
+        return self._made_in_turn >= MADE_IN_TURN_MAX
 
     def topic(self, name: str, now: Now) -> Topic:
         """A topic that exists, or does now."""
@@ -56,6 +68,7 @@ class Access:
             if self.is_draining:  # to be asked for again, of the broker that comes after
                 raise ServiceUnavailableError("the broker is stopping and makes no topic")
             topic = self._changes.create_topic(name, now)
+            self._made_in_turn += 1
         return topic
 
     def may_introduce(self, app: str, token: str, now: Now) -> bool:
@@ -66,6 +79,7 @@ class Access:
         if not self._config.creates_missing or owner in self._ledger.metadata.apps:
             return False
         self._changes.create_app(owner, now, is_open=True)
+        self._made_in_turn += 1
         return True
 
     def producer(self, connection: Connection, topic_name: str, app: str, now: Now) -> tuple[Topic, ProducerPolicy]:
@@ -82,6 +96,7 @@ class Access:
                 raise ProducerNotFoundError(f"app {app!r} may not send to topic {topic_name!r}")
             self._make_app(app, now)
             subscription = self._changes.subscribe(topic_name, app, now, producer={})
+            self._made_in_turn += 1
         policy = subscription.producer
         assert policy is not None
         if not topic.is_writable:
@@ -102,6 +117,7 @@ class Access:
                 raise ConsumerNotFoundError(f"app {app!r} may not receive from topic {topic_name!r}")
             self._make_app(app, now)
             subscription = self._changes.subscribe(topic_name, app, now, consumer={}, start="earliest")
+            self._made_in_turn += 1
         return topic, subscription
 
     def consumer(

@@ -212,6 +212,7 @@ class Admin:
             "journal_bytes": journal.end_position - journal.first_position,
             "unsynced_bytes": journal.unsynced_bytes,
             "journal_failure": journal.failure,
+            "disk_full": journal.no_room,
             "notes": list(self._ledger.group.notes),
         }
 

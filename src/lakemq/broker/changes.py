@@ -44,6 +44,7 @@ class Changes:
         self._config = config
         self._group_ids = config.group_ids or (config.group_id,)
         self.store_failure = ""  # why metadata cannot be shared with other workers, if it cannot
+        self._counted: tuple[Mapping[str, Topic], int] = {}, 0  # partitions of these topics: to count them takes long
 
     def check_owner(self) -> None:
         """BadParameterError unless this broker's word on metadata counts; DatabaseError if it would not be heard."""
@@ -75,7 +76,9 @@ class Changes:
         self._check_cap("topics", len(metadata.topics) + 1, self._config.limits.topics_max)
         self._check_partitions(len(groups))
         topic = replace(Topic(metadata.next_number, name, type, groups), **_checked_flags(flags))  # type: ignore[arg-type]  # only its booleans
+        total = self._partition_total() + len(groups)
         self._put_topic(topic, now)
+        self._counted = self._ledger.metadata.topics, total
         return topic
 
     def set_topic(self, name: str, now: Now, *, partitions: int | None = None, **flags: bool) -> Topic:
@@ -349,8 +352,13 @@ class Changes:
     # --- caps --------------------------------------------------------------------------------------------------
 
     def _check_partitions(self, more: int) -> None:
-        count = sum(topic.partition_count for topic in self._ledger.metadata.topics.values()) + more
-        self._check_cap("partitions", count, self._config.limits.partitions_total_max)
+        self._check_cap("partitions", self._partition_total() + more, self._config.limits.partitions_total_max)
+
+    def _partition_total(self) -> int:
+        topics = self._ledger.metadata.topics
+        if self._counted[0] is not topics:
+            self._counted = topics, sum(topic.partition_count for topic in topics.values())
+        return self._counted[1]
 
     def _check_cap(self, noun: str, count: int, count_max: int) -> None:
         if count > count_max:

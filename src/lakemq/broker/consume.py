@@ -246,10 +246,18 @@ class Consuming:
         if lending.retries.release_all(consumer, self._clock.read(now)) or had_some:
             self.wake(lending, now)
 
-    def refresh(self, now: Now) -> None:
-        """The metadata changed: forget lendings of subscriptions that are gone, look at partitions that are new."""
+    def refresh(self, now: Now, topics: Iterable[str] | None = None) -> None:
+        """The metadata changed: forget lendings of subscriptions that are gone, look at partitions that are new.
+
+        Only in these topics, if that is known: to look at all of them takes long.
+        """
         metadata = self._ledger.metadata
-        for number, lending in list(self._lendings.items()):
+        lendings = list(self._lendings.values())
+        if topics is not None:
+            known = [metadata.topics[name].number for name in topics if name in metadata.topics]
+            lendings = [one for number in known for one in self._by_topic.get(number, ())]
+        for lending in lendings:
+            number = lending.number
             subscription = metadata.subscription(lending.topic, lending.app)
             topic = metadata.topics.get(lending.topic)
             is_there = subscription is not None and subscription.number == number and topic is not None

@@ -55,6 +55,7 @@ from lakemq.delivery.guarded_clock import GuardedClock
 from lakemq.errors import (
     LakeMQError,
 )
+from lakemq.storage.journal import SyncTicket
 from lakemq.storage.partition_group import PartitionGroup
 from lakemq.wire.consume import (
     CommitAck,
@@ -227,11 +228,19 @@ class Broker:
             self.ledger.flush()
             ticket = self._group.begin_sync()
             if ticket is not None:
-                ticket.run()
-                self._group.end_sync(ticket)
+                self._run_now(ticket)
         except (LakeMQError, OSError) as error:  # a full disk: it is tried again as time passes
             self._is_complete = False
             self._world.note("error", f"what was begun before the start could not be finished: {error}")
+
+    def _run_now(self, ticket: SyncTicket) -> None:
+        """Sync while nobody is served yet; a failed one ends the broker with its first turn (R3)."""
+        try:
+            ticket.run()
+        except OSError as error:
+            self._group.end_sync(ticket, error)
+            raise
+        self._group.end_sync(ticket)
 
     def _complete(self, now: Now) -> None:
         """Metadata of an earlier version, or of nobody yet, may lack what this one needs."""
@@ -318,7 +327,8 @@ class Broker:
             self.consuming.made_visible(shown, now)
         if self.ledger.metadata.version != self._seen_version:
             self._seen_version = self.ledger.metadata.version
-            self.consuming.refresh(now)
+            self.consuming.refresh(now, self.ledger.take_changed_topics())
+        self.access.begin_turn()
         if not self.writing.is_over:
             self.writing.ask_for_sync(now)
             self.writing.ask_for_checkpoint()

@@ -35,7 +35,13 @@ from lakemq.delivery.delay_record import (
 from lakemq.delivery.delays import Block, DelayLimits, Delays, Share, Undo
 from lakemq.delivery.guarded_clock import GuardedClock
 from lakemq.delivery.uniq import UNIQ_ID, ids_of
-from lakemq.errors import BadParameterError, LakeMQError, SerializationError, UnknownNameError
+from lakemq.errors import (
+    BadParameterError,
+    LakeMQError,
+    SerializationError,
+    ServiceUnavailableError,
+    UnknownNameError,
+)
 from lakemq.record import read_fields, stamp
 from lakemq.storage.disk import Buffer
 from lakemq.storage.journal_record import RecordType
@@ -277,7 +283,11 @@ class Delaying:
                     share.prune()
             elif share.horizon_ms > now_ms:
                 continue
-            near = share.approach(now_ms, self._limits.near_ms, self._reader.rows_of, _BLOCK_READS)
+            try:
+                near = share.approach(now_ms, self._limits.near_ms, self._reader.rows_of, _BLOCK_READS)
+            except ServiceUnavailableError as error:
+                self._complain("short", f"delays to come could not be read yet: {error}", now)
+                continue
             # They may have been stored weeks ago: on the loop there is no time to wait for the device.
             self._group.journal.will_need(position for _, position in near)
         self._file_one(now)
@@ -298,7 +308,7 @@ class Delaying:
         first_ms = share.timeline.first_due_ms()
         if first_ms is None or first_ms > now_ms:
             return
-        taken = self._take(share, now_ms)
+        taken = self._take(share, now_ms, now)
         rows = taken.rows
         is_done = bytearray(len(rows))
         reached = 0
@@ -341,7 +351,7 @@ class Delaying:
     def _pass(self, released: Released, position: int) -> Undo:
         return self._delays.release(released)
 
-    def _take(self, share: Share, now_ms: int) -> _Taken:
+    def _take(self, share: Share, now_ms: int, now: Now) -> _Taken:
         """What is due, out of the timeline, as far as it can be read and is not too much for one go."""
         limits, written = self._limits, self._group.journal.written_position
         share_count = len(self._delays.shares)
@@ -353,11 +363,14 @@ class Delaying:
         room = max(limits.release_bytes // share_count, 1)
         for place, (_, position) in enumerate(rows):
             if position >= written or room <= 0:  # of this turn, or too much
-                for row in rows[place:]:
-                    share.timeline.insert(*row)
-                del rows[place:]
+                self._put_back(share, rows, place)
                 break
-            head, messages = self._reader.add_at(position)
+            try:
+                head, messages = self._reader.add_at(position)
+            except ServiceUnavailableError as error:  # no memory, no files: it is there, and waits for the next tick
+                self._complain("short", f"a delay that is due could not be read, and waits: {error}", now)
+                self._put_back(share, rows, place)
+                break
             if head is None or head.topic not in names:
                 topic = head.topic if head is not None else 0
                 parcel = nowhere.get(topic)
@@ -389,6 +402,12 @@ class Delaying:
             parcel.index_count += head.index_count
             room -= len(messages)
         return _Taken(rows, parcels)
+
+    def _put_back(self, share: Share, rows: list[Row], place: int) -> None:
+        """Leave the rows from there on to another tick."""
+        for row in rows[place:]:
+            share.timeline.insert(*row)
+        del rows[place:]
 
     def _append_parcel(self, parcel: _Parcel, released: Released, now: Now) -> None:
         if parcel.client_address is None:

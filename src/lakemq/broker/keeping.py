@@ -16,7 +16,7 @@ from lakemq.broker.references import References
 from lakemq.broker.transacting import Transacting
 from lakemq.delivery.settlement import Entry, Moved
 from lakemq.envelope import pack
-from lakemq.errors import LakeMQError
+from lakemq.errors import LakeMQError, ReadError
 from lakemq.storage.journal_record import RecordType
 
 _CARRY_MAX = 1000  # messages written again at a time, so that others get their turn
@@ -116,7 +116,7 @@ class Keeping:
         for position, index in sorted(place for place in self._references_now() if place[0] < before)[:_CARRY_MAX]:
             try:
                 message, _ = self._references.read(position, index)
-            except LakeMQError as error:  # nothing is left to save
+            except ReadError as error:  # nothing is left to save; for want of memory it would be, at another time
                 self._world.note("error", f"a message that is to be tried again, or dead, is lost: {error}")
                 self._lost.add((position, index))
                 continue

@@ -5,12 +5,12 @@ snapshot that the store asks for always is that of the records before it.
 """
 
 import struct
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from lakemq.broker.config import BrokerConfig
 from lakemq.broker.tracing import Tracing
-from lakemq.cluster.metadata import Metadata, pack_change, unpack_change
+from lakemq.cluster.metadata import Metadata, pack_change, topics_of, unpack_change
 from lakemq.delivery.ack_index import AckIndexes, AckRow, pack_rows, unpack_rows
 from lakemq.delivery.dead_letters import DeadLetters
 from lakemq.delivery.delay_record import ADD, ADD_BYTES, NOTE_MARK, unpack_add
@@ -200,6 +200,7 @@ class Ledger:
         self._undo: list[tuple[int, Callable[[], object]]] = []  # by the end of what would be taken back
         self._once_written: list[tuple[int, Callable[[], object]]] = []  # by the end of what is waited for
         self._undo_end = 0  # of all in `_undo`
+        self._changed_topics: set[str] | None = set()  # see `take_changed_topics`
 
     @property
     def metadata(self) -> Metadata:
@@ -261,13 +262,30 @@ class Ledger:
         _, end = self.append(kind, pack_change(change), now_ms)
         before = self.state.metadata
         self.state.change(change)
-        self.tracing.look(self.state.metadata)
+        topics = topics_of(change)
+        if topics is None:
+            self.tracing.look(self.state.metadata)
+        else:
+            self.tracing.look_at(self.state.metadata.topics[name] for name in topics)
+        self._note_changed(topics)
         self.undo_with(end, lambda: self._restore(before))
         return end
 
     def _restore(self, metadata: Metadata) -> None:
         self.state.metadata = metadata
         self.tracing.look(metadata)
+        self._note_changed(None)
+
+    def _note_changed(self, topics: Iterable[str] | None) -> None:
+        if topics is None:
+            self._changed_topics = None
+        elif self._changed_topics is not None:
+            self._changed_topics.update(topics)
+
+    def take_changed_topics(self) -> set[str] | None:
+        """The topics whose consumers changes since the last call may concern; None if it may be any."""
+        changed, self._changed_topics = self._changed_topics, set()
+        return changed
 
     def move_acks(self, rows: list[AckRow], now_ms: int) -> int:
         """Set ack indexes."""

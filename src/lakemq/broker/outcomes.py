@@ -15,7 +15,7 @@ from lakemq.delivery.guarded_clock import GuardedClock
 from lakemq.delivery.retry_queue import RetryQueue
 from lakemq.delivery.retry_schedule import retry_delay_ms
 from lakemq.delivery.settlement import DeadLetter, Entry, Retried, Retry
-from lakemq.errors import LakeMQError, RetryStoreError
+from lakemq.errors import ReadError, RetryStoreError
 from lakemq.policy import ConsumerPolicy
 
 REASON_CHARACTERS_MAX = 500
@@ -146,7 +146,7 @@ class Outcomes:
                 break
             try:
                 position = self._ledger.group.locate(whose.topic_number, partition, index)
-            except LakeMQError:  # gone meanwhile: there is nothing to keep
+            except ReadError:  # gone meanwhile: there is nothing to keep
                 continue
             entries.append(
                 DeadLetter(

@@ -29,6 +29,7 @@ from lakemq.errors import (
     FetchError,
     LakeMQError,
     SerializationError,
+    ServiceUnavailableError,
     UnknownError,
 )
 from lakemq.wire.commands import ADD_CONNECTION_NUMBER, check_first, kind_of, read_payload
@@ -123,6 +124,9 @@ class Receiving:
             is_produce = number == PRODUCE_NUMBER
             if (is_produce or number == TRANSACT_NUMBER) and self._must_wait(connection):
                 self._choke(connection)
+            elif self._access.has_made_enough:  # it may want to make something, too: at the next turn
+                self._metrics.capped["made_in_turn"] += 1
+                self._choke(connection)
             if connection.is_output_full or connection.is_choked:
                 connection.backlog.appendleft(frames[at:])
                 connection.port.pause()
@@ -178,10 +182,15 @@ class Receiving:
         try:
             self._request(connection, header, frame, start, now)
         except LakeMQError as error:
-            self._metrics.errors[code_of(error)] += 1
-            send(connection, refusal(connection, header, error, now), now)
+            self._refuse(connection, header, error, now)
+        except MemoryError:  # no bug, and nothing is damaged: for less, or a little later, there may be enough
+            self._refuse(connection, header, ServiceUnavailableError("the broker is short of memory"), now)
         except Exception as error:  # a bug costs its peer the connection, not everybody the broker
             self._tell_bug(connection, header, error, now)
+
+    def _refuse(self, connection: Connection, header: Header, error: LakeMQError, now: Now) -> None:
+        self._metrics.errors[code_of(error)] += 1
+        send(connection, refusal(connection, header, error, now), now)
 
     def _tell_bug(self, connection: Connection, header: Header, error: Exception, now: Now) -> None:
         kind = _FAILURES.get(header.type, UnknownError)

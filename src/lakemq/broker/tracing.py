@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from lakemq.broker.events import Now
-from lakemq.cluster.metadata import Metadata
+from lakemq.cluster.metadata import Metadata, Topic
 from lakemq.delivery.intervals import Intervals
 from lakemq.delivery.loans import Lease, Loans
 from lakemq.delivery.setbacks import Setbacks
@@ -110,6 +110,14 @@ class Tracing:
             for topic in metadata.topics.values()
             if topic.is_archived and topic.name != EVENTS_TOPIC
         }
+
+    def look_at(self, topics: Iterable[Topic]) -> None:
+        """`look`, where only these may have changed."""
+        for topic in topics:
+            is_traced = topic.is_archived and topic.name != EVENTS_TOPIC
+            if is_traced != (topic.number in self.topics):
+                others = {number: name for number, name in self.topics.items() if number != topic.number}
+                self.topics = {**others, topic.number: topic.name} if is_traced else others
 
     # --- what happened -----------------------------------------------------------------------------------------
 

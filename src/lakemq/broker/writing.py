@@ -20,6 +20,7 @@ from lakemq.storage.journal import SyncTicket
 from lakemq.storage.partition_group import PartitionGroup
 
 _LAZY_SYNC_BYTES = 16 << 20
+_LOOK_FOR_ROOM_MS = 1000
 _SYNC_PATIENCE_MS = 100  # before that no deadline of those who wait is looked at
 
 
@@ -53,6 +54,9 @@ class Writing:
         self.checkpoint: CheckpointTicket | None = None
         self.is_over = False  # nothing is handled any more
         self._sync_began_ms = 0
+        self._full_since_ms: int | None = None
+        self._looked_ms = 0
+        self._is_short_of_files = False  # or of threads: no sync can be begun
         # So much is put off by nothing.
         self._sync_bytes = min(_LAZY_SYNC_BYTES, config.limits.unsynced_bytes_high // 2)
 
@@ -122,13 +126,22 @@ class Writing:
         waited = self._group.unsynced_messages
         changed = self._group.end_sync(event.ticket, event.error)
         self._metrics.synced_messages += waited - self._group.unsynced_messages
+        if event.error is not None and self._group.journal.failure is None:
+            self._complain_of_shortage(event.error, now)
+            return  # at the next tick; who cannot wait for that is told so
         if event.error is not None:
             self.fail(f"a sync failed: {event.error}", now)
             return
+        self._is_short_of_files = False
         for reply in self._waiters.synced(self._group.journal.synced_position):
             self._send(reply, now)
         self._consuming.made_visible(changed, now)
         self.ask_for_sync(now)
+
+    def _complain_of_shortage(self, error: OSError, now: Now) -> None:
+        if not self._is_short_of_files:  # once, not with every tick
+            self._is_short_of_files = True
+            self._world.note("error", f"a sync could not be begun, and is tried again: {error}")
 
     def ask_for_checkpoint(self) -> None:
         """If one is due, and no turn is half written."""
@@ -179,12 +192,29 @@ class Writing:
         self._world.stop(reason)
 
     def tick(self, now: Now) -> None:
-        """A sync may take too long, or be put off for longer than those wait who need it."""
+        """A sync may take too long, or be put off for longer than those wait who need it; a disk be full or not."""
+        self._watch_room(now)
         if self.sync is not None:
             self._watch_sync(now)
         elif not self.is_over:
             self._refuse_overdue(now)
             self.ask_for_sync(now)
+
+    def _watch_room(self, now: Now) -> None:
+        """Say once that the disk is full, and once that it is not any more."""
+        journal = self._group.journal
+        if journal.no_room is None and self._full_since_ms is None:
+            return
+        if self._full_since_ms is None:
+            self._full_since_ms = self._looked_ms = now.monotonic_ms
+            self._world.note("error", f"{journal.no_room}. Messages are refused (109), reading goes on")
+        if now.monotonic_ms - self._looked_ms >= _LOOK_FOR_ROOM_MS:
+            self._looked_ms = now.monotonic_ms
+            journal.look_for_room()
+        if journal.no_room is None:
+            spent_s = (now.monotonic_ms - self._full_since_ms) // 1000
+            self._full_since_ms = None
+            self._world.note("warning", f"the disk has room again after {spent_s} s: messages are taken")
 
     def _watch_sync(self, now: Now) -> None:
         spent_ms = now.monotonic_ms - self._sync_began_ms

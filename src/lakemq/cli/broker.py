@@ -21,11 +21,17 @@ ReadyFile = Annotated[Path | None, typer.Option(help="Written when the broker se
 LogFormat = Annotated[str | None, typer.Option(help="text, json, or auto: text on a terminal.  [default: auto]")]
 
 
-def serve(file: Path | None, flags: dict[str, Any], ready_file: Path | None, workers: int = 1) -> int:
+def serve(
+    file: Path | None,
+    flags: dict[str, Any],
+    ready_file: Path | None,
+    workers: int = 1,
+    defaults: dict[str, Any] | None = None,
+) -> int:
     """A broker with these settings, or several; the exit code."""
     from lakemq.config import load
 
-    settings = load(file=file, environment=os.environ, flags=flags, directory=Path.cwd())
+    settings = load(file=file, environment=os.environ, flags=flags, directory=Path.cwd(), defaults=defaults)
     from lakemq.cli.serving import Serving, serve_workers
 
     if workers > 1 or (settings.server.data / "worker-0").exists():
@@ -53,7 +59,13 @@ def dev(
         "broker.creates_missing": True,
         "log.format": log_format,
     }
-    raise typer.Exit(serve(config, flags, ready_file))
+    raise typer.Exit(serve(config, flags, ready_file, defaults=_dev_defaults()))
+
+
+def _dev_defaults() -> dict[str, Any]:
+    from lakemq.storage.config import DEV_SEGMENT_BYTES
+
+    return {"storage.segment_bytes": DEV_SEGMENT_BYTES}
 
 
 @app.command()

@@ -104,6 +104,14 @@ def describe(error: LakeMQError) -> str:
     return "\n".join(lines)
 
 
+def as_json(error: LakeMQError) -> dict[str, object]:
+    """`describe` for programs, in the form of the operators' HTTP interface."""
+    lines = dict(line.strip().split(maxsplit=1) for line in describe(error).splitlines()[1:])
+    detail = _one_line(getattr(error, "said", "") or str(error))
+    told = {"code": _code_of(error), "name": type(error).__name__, "detail": detail, "fix": lines.get("fix", "")}
+    return {"error": {**told, "exit_code": exit_code_of(error)}}
+
+
 def _code_of(error: LakeMQError) -> int | None:
     if isinstance(error, CommandError):
         return error.code

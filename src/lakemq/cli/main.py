@@ -4,8 +4,9 @@ Each command imports what it needs when it is called, so `lakemq --help` loads t
 form of errors are in `failure.py`.
 """
 
+import json
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,8 +28,8 @@ from lakemq.cli import (
     topic,
     worker,
 )
-from lakemq.cli.failure import INTERRUPTED, describe, exit_code_of
-from lakemq.cli.options import OUTPUTS, Chosen, RootGroup, chosen
+from lakemq.cli.failure import INTERRUPTED, CommandError, as_json, describe, exit_code_of
+from lakemq.cli.options import OUTPUTS, Chosen, RootGroup, chosen, wants_json
 from lakemq.errors import LakeMQError
 from lakemq.version import VERSION
 
@@ -44,15 +45,35 @@ app = typer.Typer(
 )
 
 
+# What typer raises about the line itself: it brings its own click, so that is asked for by what it does export.
+_LINE_ERRORS: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+
 def run() -> None:
     """Entry point of the console script: run the command line, then exit."""
+    is_json = wants_json(sys.argv[1:])
     try:
+        if is_json:
+            sys.exit(_run_for_program())
         app(prog_name="lakemq")
     except LakeMQError as error:
-        typer.echo(describe(error), err=True)
+        typer.echo(json.dumps(as_json(error)) if is_json else describe(error), err=True)
         sys.exit(exit_code_of(error))
     except KeyboardInterrupt:  # typer turns most into 130 itself; this one came outside a command
         sys.exit(INTERRUPTED)
+
+
+def _run_for_program() -> int:
+    """The command line with `-o json`: what is wrong with the line itself is JSON on stderr as well."""
+    try:
+        status = app(prog_name="lakemq", standalone_mode=False)
+    except typer.Abort:
+        return INTERRUPTED
+    except _LINE_ERRORS as error:
+        told = CommandError(error.format_message(), error.exit_code, fix="lakemq --help")
+        typer.echo(json.dumps(as_json(told)), err=True)
+        return int(error.exit_code)
+    return int(status or 0)
 
 
 def _print_version(wanted: bool) -> None:

@@ -5,6 +5,7 @@ in this directory, so that `lakemq topic ls` beside `lakemq dev` needs none of t
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,6 +110,23 @@ class Chosen:
                 NOT_PERMITTED,
                 fix="run this as the broker's user, or set LAKEMQ_ADMIN__TOKEN",
             ) from None
+
+
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Tell whether a line of arguments asks for JSON, before anything of it is known to be right."""
+    for at, argument in enumerate(arguments):
+        if argument == "--":
+            break
+        name, _, value = argument.partition("=")
+        if name in ("-o", "--output"):
+            value = value or "".join(arguments[at + 1 : at + 2])
+        elif argument.startswith("-o") and not argument.startswith("--"):
+            value = argument[2:]
+        else:
+            continue
+        if value in ("json", "jsonl"):
+            return True
+    return False
 
 
 def chosen(ctx: typer.Context) -> Chosen:

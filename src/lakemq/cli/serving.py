@@ -17,7 +17,7 @@ from lakemq.config import BUILT_IN, Settings
 from lakemq.memory import keep_freed_memory
 from lakemq.operate import Operated
 from lakemq.operate_workers import OperatedWorkers, OtherWorker
-from lakemq.serve import Service
+from lakemq.serve import ServeConfig, Service
 from lakemq.storage import files
 from lakemq.storage.directory import ForeignDirectoryError
 from lakemq.storage.disk import DirectoryLockedError
@@ -26,6 +26,7 @@ from lakemq.workers import Worker, Workers
 from lakemq.world import log
 from lakemq.world.admin_http import AdminPlace, AdminServer
 from lakemq.world.admin_token import own_token
+from lakemq.world.data_directory import make_directory, trouble_with
 
 _LOG = logging.getLogger("lakemq.broker")
 
@@ -51,7 +52,7 @@ class Serving:
             self._ready_file.unlink(missing_ok=True)  # of a run before, which says nothing about this one
         _raise_file_limit()
         keep_freed_memory()
-        _open(self._service, self._data)
+        _open(self._service)
         self._token = self._find_token()
         log.configure(
             self._settings.log.format, self._settings.log.level, broker=self._broker_id, secrets=(self._token,)
@@ -88,7 +89,7 @@ class Serving:
 
     def _admin_failed(self, error: BaseException) -> None:
         self._admin_failure = error
-        self._service.stop_soon()
+        self._service.stop_soon(f"the operators' interface has ended ({error})")
 
     def _all_serve(self) -> None:
         """Called by the operators' thread."""
@@ -139,7 +140,10 @@ def serve_workers(settings: Settings, ready_file: Path | None, count: int) -> in
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)
     config = settings.serve_config()
-    config.data.mkdir(parents=True, exist_ok=True)
+    try:
+        make_directory(config.data)
+    except OSError as error:
+        raise _trouble(config, error) from None
     admin_port = _admin_port(settings, count)
     token = find_token(settings)
     _raise_file_limit()
@@ -203,21 +207,21 @@ def listen(settings: Settings, token: str, data: Path, port: int | None = None) 
         raise _port_error(admin.host, wanted, "--admin-port", error) from None
 
 
-def _open(service: Service, data: Path) -> None:
+def _open(service: Service) -> None:
     try:
         service.open()
     except DirectoryLockedError:
         raise CommandError(
-            f"{data} is in use by another broker", fix="stop that one, or choose another directory: --data"
+            f"{service.config.data} is in use by another broker",
+            fix="stop that one, or choose another directory: --data",
         ) from None
-    except ForeignDirectoryError as error:
-        raise CommandError(
-            f"{data} is not a data directory of ours: {error}", fix="choose an empty or new directory: --data"
-        ) from None
-    except OSError as error:
-        raise CommandError(
-            f"{data} cannot be opened: {error}", fix="check that the directory can be written and the disk has room"
-        ) from None
+    except (ForeignDirectoryError, OSError, MemoryError) as error:
+        raise _trouble(service.config, error) from None
+
+
+def _trouble(config: ServeConfig, error: BaseException) -> CommandError:
+    trouble = trouble_with(config.data, error, config.storage.segment_bytes)
+    return CommandError(trouble.detail, fix=trouble.fix)
 
 
 def _port_error(host: str, port: int, flag: str, error: OSError) -> CommandError:

@@ -8,30 +8,33 @@ from typing import Annotated
 
 import typer
 
+from lakemq.cli.options import chosen
+
 app = typer.Typer(help="Look at a data directory offline.", no_args_is_help=True, rich_markup_mode=None)
 
 Directory = Annotated[Path, typer.Argument(help="The data directory, the one with a `format` file in it.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="The same as -o json.")]
 
 
 @app.command()
-def inspect(directory: Directory, as_json: AsJson = False) -> None:
+def inspect(ctx: typer.Context, directory: Directory, as_json: AsJson = False) -> None:
     """Print segments, partitions, terms and the checkpoint, and what is wrong if anything is."""
     from lakemq.cli.storage_report import show_survey
 
-    show_survey(directory, as_json=as_json, with_summary=True)
+    show_survey(directory, as_json=as_json or chosen(ctx).is_json, with_summary=True)
 
 
 @app.command()
-def verify(directory: Directory, as_json: AsJson = False) -> None:
+def verify(ctx: typer.Context, directory: Directory, as_json: AsJson = False) -> None:
     """Read every record and every index entry, and name each place that is damaged."""
     from lakemq.cli.storage_report import show_survey
 
-    show_survey(directory, as_json=as_json, with_summary=False)
+    show_survey(directory, as_json=as_json or chosen(ctx).is_json, with_summary=False)
 
 
 @app.command()
 def dump(
+    ctx: typer.Context,
     directory: Directory,
     start: Annotated[int | None, typer.Option("--from", help="Position of the first record.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Records at most.")] = 100,
@@ -42,4 +45,5 @@ def dump(
     """Print records one by one, oldest first."""
     from lakemq.cli.storage_report import show_dump
 
-    show_dump(directory, start=start, limit=limit, topic=topic, partition=partition, bodies=bodies)
+    output = chosen(ctx).output
+    show_dump(directory, start=start, limit=limit, topic=topic, partition=partition, bodies=bodies, output=output)

@@ -1,9 +1,11 @@
 """What `lakemq storage` prints: a survey of a data directory as tables, findings, JSON or records."""
 
 import json
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 
 import typer
@@ -12,6 +14,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from lakemq import envelope
+from lakemq.cli.failure import USAGE, CommandError
+from lakemq.cli.printing import print_rows
 from lakemq.errors import LakeMQError
 from lakemq.message import BatchMessage, Message
 from lakemq.storage import files
@@ -37,15 +41,27 @@ def show_survey(directory: Path, *, as_json: bool, with_summary: bool) -> None:
 
 
 def show_dump(
-    directory: Path, *, start: int | None, limit: int, topic: int | None, partition: int | None, bodies: bool
+    directory: Path,
+    *,
+    start: int | None,
+    limit: int,
+    topic: int | None,
+    partition: int | None,
+    bodies: bool,
+    output: str = "table",
 ) -> None:
     """Records one by one, oldest first."""
-    disk = _open(directory)
+    chosen = (
+        found
+        for found in records(_open(directory), start)
+        if topic in (None, found.header.topic) and partition in (None, found.header.partition)
+    )
+    if output != "table":
+        print_rows([_record_as_json(found, with_bodies=bodies) for found in islice(chosen, limit)], (), output)
+        return
     shown = 0
-    for found in records(disk, start):
+    for found in chosen:
         header = found.header
-        if (topic is not None and header.topic != topic) or (partition is not None and header.partition != partition):
-            continue
         if shown == limit:
             typer.echo(f"… more from position {found.position}: --from {found.position}")
             return
@@ -60,8 +76,11 @@ def show_dump(
 
 def _open(directory: Path) -> RealDisk:
     if not (directory / files.FORMAT).exists() and not (directory / files.JOURNAL_DIRECTORY).is_dir():
-        typer.echo(f"lakemq: {directory} is not a data directory: it has no {files.FORMAT} file", err=True)
-        raise typer.Exit(2)
+        raise CommandError(
+            f"{directory} is not a data directory: it has no {files.FORMAT} file",
+            USAGE,
+            fix="name the directory that the broker was given as --data; of workers, that of each: DATA/worker-0",
+        )
     return RealDisk(directory, is_read_only=True)
 
 
@@ -142,12 +161,44 @@ def _as_json(found: Survey) -> dict[str, object]:
     }
 
 
+def _record_as_json(found: Found, *, with_bodies: bool) -> dict[str, object]:
+    header = found.header
+    row: dict[str, object] = {
+        "position": found.position,
+        "type": _kind(found),
+        "length": header.length,
+        "term": header.term,
+        "store_time_ms": header.store_time_ms,
+        "topic": header.topic,
+        "partition": header.partition,
+        "first_index": header.first_index,
+        "index_count": header.index_count,
+    }
+    if with_bodies and header.type in MESSAGE_RECORDS:
+        try:
+            row["messages"] = [
+                {"index": one.index, "key": one.business_id or None, "body": b64encode(one.body).decode()}
+                for one in _messages(found)
+            ]
+        except LakeMQError as error:
+            row["problem"] = str(error)
+    return row
+
+
+def _kind(found: Found) -> str:
+    number = found.header.type
+    return RecordType(number).name if number in list(RecordType) else f"type {number}"
+
+
+def _messages(found: Found) -> Iterator[Message]:
+    for value in envelope.unpack_all(found.payload[note_bytes(found.header.type, found.payload) :]):
+        yield from value.messages() if isinstance(value, BatchMessage) else [value]
+
+
 def _record_line(found: Found) -> str:
     header = found.header
-    kind = RecordType(header.type).name if header.type in list(RecordType) else f"type {header.type}"
-    line = (
-        f"{found.position:>14}  {kind:<12} {header.length:>8} bytes  term {header.term}  {_time(header.store_time_ms)}"
-    )
+    line = f"{found.position:>14}  {_kind(found):<12} {header.length:>8} bytes  term {header.term}"
+    line += f"  {_time(header.store_time_ms)}"
     if header.type in MESSAGE_RECORDS:
         last = header.first_index + header.index_count - 1
         line += f"  topic {header.topic} partition {header.partition}  index {header.first_index} to {last}"
@@ -159,9 +210,7 @@ def _record_line(found: Found) -> str:
 
 def _message_lines(found: Found) -> Iterator[str]:
     try:
-        for value in envelope.unpack_all(found.payload[note_bytes(found.header.type, found.payload) :]):
-            for message in value.messages() if isinstance(value, BatchMessage) else [value]:
-                yield _message_line(message)
+        yield from map(_message_line, _messages(found))
     except LakeMQError as error:
         yield f"{'':>16}cannot be opened: {error}"
 

@@ -7,7 +7,7 @@ Numbers (of topics and subscriptions) are given once and never again, since the 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from lakemq.errors import BadParameterError
@@ -131,13 +131,14 @@ class Metadata:
             {
                 "version": self.version,
                 "next_number": self.next_number,
-                "topics": [asdict(topic) for topic in self.topics.values()],
-                "apps": [asdict(app) for app in self.apps.values()],
-                "subscriptions": [asdict(one) for one in self.subscriptions.values()],
+                "topics": list(self.topics.values()),
+                "apps": list(self.apps.values()),
+                "subscriptions": list(self.subscriptions.values()),
                 "cluster": self.cluster,
                 "dropped": [[number, name] for number, name in self.dropped.items()],
             },
             separators=(",", ":"),
+            default=_fields_of,
         ).encode()
 
     @classmethod
@@ -166,6 +167,26 @@ def digest_of(token: str) -> str:
 def pack_change(change: Mapping[str, Any]) -> bytes:
     """A change as its record holds it."""
     return json.dumps(change, separators=(",", ":")).encode()
+
+
+def topics_of(change: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The topics whose consumers a change may concern; None if it may be any."""
+    if change["op"] == "put_topic":
+        return (change["topic"]["name"],)
+    if change["op"] == "put_subscription":
+        return (change["subscription"]["topic"],)
+    return () if change["op"] in ("put_app", "name_cluster") else None
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    """A value as `json` wants it; `asdict`, which copies all that is in it, takes ten times as long."""
+    return {name: getattr(value, name) for name in _FIELD_NAMES[type(value)]}
+
+
+_FIELD_NAMES = {
+    kind: tuple(one.name for one in fields(kind))
+    for kind in (Topic, Token, Limits, App, Subscription, ProducerPolicy, ConsumerPolicy)
+}
 
 
 def unpack_change(payload: bytes | memoryview) -> dict[str, Any]:

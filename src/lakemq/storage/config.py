@@ -6,6 +6,7 @@ from lakemq.storage.index import ENTRIES_PER_FILE
 from lakemq.storage.sync_policy import ALWAYS, SyncPolicy
 
 VISIBLE_AFTER = ("sync", "write")
+DEV_SEGMENT_BYTES = 64 << 20  # where a broker is tried out, or lives inside a program: reserved as soon as it starts
 
 
 @dataclass(frozen=True, slots=True)

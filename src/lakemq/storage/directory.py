@@ -15,6 +15,10 @@ class ForeignDirectoryError(Exception):
     """This directory is not ours to touch: a newer format, or files without one."""
 
 
+class BrokenFormatError(ForeignDirectoryError):
+    """The format file is there and cannot be read: nobody can tell whose directory it is."""
+
+
 def is_new(disk: Disk) -> bool:
     """True for a directory with nothing in it yet, False for one of ours; ForeignDirectoryError for any other."""
     state = read_state(disk, files.FORMAT)
@@ -25,7 +29,10 @@ def is_new(disk: Disk) -> bool:
         if int(version) > FORMAT_VERSION:
             raise ForeignDirectoryError(f"the data are of format {int(version)}, this program knows {FORMAT_VERSION}")
         return False
-    strangers = [name for name in disk.names("") if name not in (files.LOCK, files.FORMAT + ".new")]
+    names = disk.names("")
+    if files.FORMAT in names:
+        raise BrokenFormatError("its bytes are damaged, or were never written whole")
+    strangers = [name for name in names if name not in (files.LOCK, files.GITIGNORE, files.FORMAT + ".new")]
     if any(disk.names(name) if disk.is_dir(name) else True for name in strangers):
         raise ForeignDirectoryError(f"there is no format file, but there are {', '.join(strangers[:5])}")
     return True

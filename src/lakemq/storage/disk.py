@@ -17,11 +17,21 @@ Paths are relative to the disk's root, with '/' between names; "" is the root it
 or be spelled in two ways is refused with ValueError. Whatever the file system refuses is an OSError.
 """
 
+import errno
 from collections.abc import Sequence
 from typing import Protocol
 
+OUT_OF_FILES = frozenset({errno.EMFILE, errno.ENFILE})
+"""Errors of a process or machine that has as many open files as it may have."""
+_SHORTAGES = OUT_OF_FILES | {errno.ENOMEM}
+
 Buffer = bytes | bytearray | memoryview
 """What can be written; a memoryview must be of single bytes."""
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Tell a lack of memory or of open files from what a disk says: it tells nothing about the bytes stored."""
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _SHORTAGES)
 
 
 class DirectoryLockedError(Exception):
@@ -70,6 +80,8 @@ class File(Protocol):
     def map(self) -> memoryview:
         """A read-only view of the whole file at its present size, which shows later writes in that range too.
 
+        Where there is no room for a mapping it fails as a shortage, and `read_at` may do (`is_shortage`).
+
         It lives as long as it or a slice of it is referred to, also after `close` and `remove`. Each call makes a new
         mapping (which may hold a file descriptor): keep the view. A bad sector kills the process that looks at it
         through a view, and so does a look past a truncation; where that may happen (F17), use `read_at`.
@@ -110,6 +122,9 @@ class File(Protocol):
 
 class Disk(Protocol):
     """A directory tree of our own."""
+
+    place: str
+    """Where it is, for people."""
 
     def open(self, path: str, *, create: bool = False) -> File:
         """Open for reading and writing. Missing: FileNotFoundError, or an empty new file if `create`."""

@@ -96,9 +96,12 @@ def _take(
         return [], index, bytes_max, False
     _, position, length = _PLACE.unpack_from(block)
     try:
-        mapped, base = journal.mapped_at(position, length)
+        segment = journal.mapped_at(position, length)
     except ReadError:
+        segment = None
+    if segment is None:
         return [], index, bytes_max, False
+    mapped, base = segment
     is_last = ordinal + len(block) // ENTRY_BYTES == entry_count
     slices, taken, bytes_left, is_over = _hot.take_records(
         mapped,

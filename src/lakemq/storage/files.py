@@ -2,6 +2,7 @@
 
 FORMAT = "format"
 LOCK = "lock"
+GITIGNORE = ".gitignore"  # in a directory that was made inside a repository
 CHECKPOINT = "checkpoint"
 ADMIN_TOKEN = "admin-token"  # the operators' token, if a start made one; the store leaves it alone
 JOURNAL_DIRECTORY = "journal"

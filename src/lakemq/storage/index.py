@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from lakemq.checksum import crc32
 from lakemq.record import BATCH_BIT, Buffer, attributes_of
 from lakemq.storage import files
-from lakemq.storage.disk import File
+from lakemq.storage.disk import File, is_shortage
 
 try:
     import lakemq._hot as _hot
@@ -386,7 +386,9 @@ class PartitionIndex:
                     after == expected or (may_have_gaps and after < expected)
                 ):
                     return False
-        except (IndexDamagedError, OSError, struct.error):
+        except (IndexDamagedError, OSError, struct.error) as error:
+            if is_shortage(error):
+                raise
             return False
         return True
 

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from lakemq.storage.disk import Disk, File
+from lakemq.storage.disk import OUT_OF_FILES, Disk, File
 
 
 class IndexFileCache:
@@ -32,7 +32,14 @@ class IndexFileCache:
             return file
         while len(self._open) >= self._open_files_max:
             self._open.popitem(last=False)[1].close()
-        file = self._open[path] = self._disk.open(path, create=create)
+        try:
+            file = self._disk.open(path, create=create)
+        except OSError as error:
+            if error.errno not in OUT_OF_FILES or not self._open:
+                raise
+            self.close()  # they can all be opened again (F26)
+            file = self._disk.open(path, create=create)
+        self._open[path] = file
         return file
 
     def take_written(self) -> set[str]:

@@ -6,9 +6,10 @@ from typing import TypeVar
 
 from lakemq.errors import ReadError
 from lakemq.storage.config import StorageConfig
+from lakemq.storage.disk import is_shortage
 from lakemq.storage.index import IndexDamagedError, PartitionIndex, make_entries
 from lakemq.storage.index_files import IndexFileCache
-from lakemq.storage.journal import Journal
+from lakemq.storage.journal import Journal, shortage_of
 from lakemq.storage.journal_record import HEADER_BYTES, MESSAGE_RECORDS, note_bytes
 from lakemq.storage.tables import DamagedRange, PartitionRow
 from lakemq.storage.walk import Found, Walk, first_indexes_of
@@ -138,17 +139,25 @@ class Indexes:
             self.mended(index, partial(index.drop_before, position))
 
     def mended(self, index: PartitionIndex, ask: Callable[[], _T]) -> _T:
-        """What `ask` says; if the index turns out to be damaged it is made again from the journal first (F22)."""
+        """What `ask` says; if the index turns out to be damaged it is made again from the journal first (F22).
+
+        For want of memory or files it is left alone: ServiceUnavailableError.
+        """
+        where = f"for the index of topic {index.topic} partition {index.partition}"
         try:
             if index.is_whole:
                 return ask()
             raise IndexDamagedError("it could not be made again before")
-        except (IndexDamagedError, OSError) as error:
+        except (IndexDamagedError, OSError, MemoryError) as error:
+            if is_shortage(error):
+                raise shortage_of(where, error) from error
             self.note(f"index of topic {index.topic} partition {index.partition} made again: {error}")
         try:
             self._make_again(index)
             return ask()
-        except (IndexDamagedError, OSError) as error:
+        except (IndexDamagedError, OSError, MemoryError) as error:
+            if is_shortage(error):
+                raise shortage_of(where, error) from error
             raise ReadError(f"the index of topic {index.topic} partition {index.partition}: {error}") from error
 
     def records(self, position: int, end_position: int) -> Iterator[Found]:

@@ -11,37 +11,43 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from lakemq.errors import DiskIOError, LakeMQError, ReadError, WriteError
+from lakemq.errors import DiskIOError, LakeMQError, ReadError, ServiceUnavailableError, WriteError
 from lakemq.storage import files
-from lakemq.storage.disk import Buffer, Disk, File
+from lakemq.storage.disk import OUT_OF_FILES, Buffer, Disk, File, is_shortage
 from lakemq.storage.walk import Segment
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, *OUT_OF_FILES)
+_NOT_BEGUN = OUT_OF_FILES | {errno.EAGAIN}  # no file for the directory, no thread: no sync(2) says that
 _AHEAD_BYTES = 64 << 10  # asked for at a time; of more the kernel may leave out the rest
 
 
 class SyncTicket:
     """One sync to be run, off the loop: files first, then the directory if a name in it is new."""
 
-    __slots__ = ("_directory", "_disk", "_files", "position")
+    __slots__ = ("_disk", "directory", "files", "position")
 
-    def __init__(self, position: int, to_sync: list[File], disk: Disk, directory: str | None) -> None:
+    def __init__(self, position: int, to_sync: dict[int, File], disk: Disk, directory: str | None) -> None:
         self.position = position  # all before it is durable once `run` has returned
-        self._files = to_sync
+        self.files = to_sync  # by the base of their segments
+        self.directory = directory
         self._disk = disk
-        self._directory = directory
 
     @property
     def only_file(self) -> File | None:
         """The file, if to sync it is all there is to do."""
-        return self._files[0] if len(self._files) == 1 and self._directory is None else None
+        return next(iter(self.files.values())) if len(self.files) == 1 and self.directory is None else None
 
     def run(self) -> None:
-        """Block until it is durable; an OSError is final."""
-        for file in self._files:
+        """Block until it is durable; an OSError is final, unless `is_not_begun` says that it came before the sync."""
+        for file in self.files.values():
             file.sync()
-        if self._directory is not None:
-            self._disk.sync_dir(self._directory)
+        if self.directory is not None:
+            self._disk.sync_dir(self.directory)
+
+
+def is_not_begun(error: OSError) -> bool:
+    """Tell whether a ticket failed before anything was synced: it may be run again, as no failed sync may (R3)."""
+    return error.errno in _NOT_BEGUN
 
 
 class Journal:
@@ -75,6 +81,8 @@ class Journal:
         self._ticket: SyncTicket | None = None
         self._needs_heal = False
         self.failure: str | None = None  # why nothing is written any more
+        self.no_room: str | None = None  # why messages are refused for now
+        self._needed_bytes = 0  # for `no_room` to end
         self.end_position = self.written_position = self.synced_position = 0
 
     # --- opening -----------------------------------------------------------------------------------------------
@@ -161,12 +169,14 @@ class Journal:
             file.write_at(self.written_position - base, pending)
         except OSError as error:
             self.end_position = self.written_position
-            refusal = self._refusal(error)
+            refusal = self._refusal(error, sum(map(len, pending)))
             self._heal_if_possible(base)
             raise refusal from error
         self._needs_heal = False
         self._to_sync[base] = file
         self.written_position = self.end_position
+        if self.no_room is not None and self._needed_bytes < self._segment_bytes:
+            self.no_room = None
 
     def discard(self) -> None:
         """Forget what was appended and not written."""
@@ -184,7 +194,7 @@ class Journal:
         try:
             file = self._make_file(base)
         except OSError as error:
-            refusal = self._refusal(error)
+            refusal = self._refusal(error, self._segment_bytes)
             if self.failure is not None:
                 self.discard()
             raise refusal from error
@@ -207,25 +217,39 @@ class Journal:
         if self._ticket is not None or self.failure is not None or not (self._to_sync or self._has_name_changes):
             return None
         directory = files.JOURNAL_DIRECTORY if self._has_name_changes else None
-        self._ticket = SyncTicket(self.written_position, list(self._to_sync.values()), self._disk, directory)
+        self._ticket = SyncTicket(self.written_position, self._to_sync, self._disk, directory)
         self._to_sync = {}
         self._has_name_changes = False
         return self._ticket
 
     def end_sync(self, ticket: SyncTicket, error: OSError | None = None) -> None:
-        """The ticket was run; with an error the journal is read-only from now on (R3)."""
+        """The ticket was run; with an error the journal is read-only from now on (R3), unless nothing was synced."""
         assert ticket is self._ticket
         self._ticket = None
+        if error is not None and is_not_begun(error):
+            self._take_back(ticket)
+            return
         if error is not None:
             self.failure = f"a sync failed ({error}); restart the broker after the disk is mended"
             return  # what this turn appended is refused by its flush
         self.synced_position = max(self.synced_position, ticket.position)
         self._close_unused()  # a roll while the ticket was out could not
 
+    def _take_back(self, ticket: SyncTicket) -> None:
+        """Nothing was synced: the next ticket has its files as well, those of segments that are still there."""
+        for base in self._bases:
+            if base in ticket.files:
+                self._to_sync[base] = ticket.files[base]
+        self._has_name_changes |= ticket.directory is not None
+        self._give_files_back()
+
     # --- reading -----------------------------------------------------------------------------------------------
 
     def read(self, position: int, size: int) -> bytes:
-        """Up to `size` written bytes from `position` within one segment; ReadError if the disk will not give them."""
+        """Up to `size` written bytes from `position` within one segment; ReadError if the disk will not give them.
+
+        ServiceUnavailableError if it is memory or open files that are short: the bytes may be as good as ever.
+        """
         at = bisect_right(self._bases, position) - 1
         if at < 0 or position >= self.written_position:
             raise ReadError(f"position {position} is not in the journal")
@@ -233,7 +257,9 @@ class Journal:
         end = self._bases[at + 1] if at + 1 < len(self._bases) else self.written_position
         try:
             return self.file_of(base).read_at(position - base, min(size, end - position))
-        except OSError as error:
+        except (OSError, MemoryError) as error:
+            if is_shortage(error):
+                raise shortage_of(f"to read {size} bytes", error) from error
             raise ReadError(f"reading {size} bytes at position {position}: {error}") from error
 
     def will_need(self, positions: Iterable[int]) -> None:
@@ -249,7 +275,8 @@ class Journal:
                 self.file_of(base).will_need(block * _AHEAD_BYTES, _AHEAD_BYTES)
 
     def view(self, position: int, size: int) -> Buffer:
-        """The same for bytes that are only looked at: a slice of the mapped file, if this journal maps its files.
+        """The bytes to be looked at only: a slice of the mapped file, if this journal maps its files and this one can
+        be mapped.
 
         It stays what it is when the segment is dropped. Look at it first through something that survives a disk which
         does not give the bytes (`journal_record.whole_records`).
@@ -258,11 +285,17 @@ class Journal:
             return self.read(position, size)
         if position + size > self.written_position:
             raise ReadError(f"positions {position} to {position + size} are not in the journal")
-        mapped, base = self.mapped_at(position, size)
+        found = self.mapped_at(position, size)
+        if found is None:
+            return self.read(position, size)
+        mapped, base = found
         return mapped[position - base : position - base + size]
 
-    def mapped_at(self, position: int, size: int) -> tuple[memoryview, int]:
-        """The mapped file of the segment that holds these bytes, and the position of its first one."""
+    def mapped_at(self, position: int, size: int) -> tuple[memoryview, int] | None:
+        """The mapped file of the segment that holds these bytes, and the position of its first one.
+
+        None if it cannot be mapped: `read` knows whether that is for want of memory, or the disk's fault.
+        """
         at = bisect_right(self._bases, position) - 1
         if at < 0:
             raise ReadError(f"position {position} is not in the journal")
@@ -272,7 +305,7 @@ class Journal:
             mapped = self._map(base)
         else:
             self._mapped.move_to_end(base)
-        return mapped, base
+        return None if mapped is None else (mapped, base)
 
     def segments(self) -> list[Segment]:
         """What is written, as a walk wants it."""
@@ -298,7 +331,7 @@ class Journal:
 
     def _make_file(self, base: int) -> File:
         """The file of a segment to come; if there is no room for it, none is left."""
-        file = self._disk.open(f"{files.JOURNAL_DIRECTORY}/{files.segment_name(base)}", create=True)
+        file = self._open_file(base, create=True)
         try:
             file.truncate(0)  # what a crash may have left there
             file.preallocate(self._segment_bytes)
@@ -308,6 +341,7 @@ class Journal:
         return file
 
     def _begin_segment(self, base: int, file: File) -> None:
+        self.no_room = None
         if self._bases:
             self._give_back_room(self._bases[-1], base)
         self._bases.append(base)
@@ -354,39 +388,72 @@ class Journal:
         file.truncate(offset)
         file.preallocate(self._segment_bytes)
 
-    def _refusal(self, error: OSError) -> WriteError | DiskIOError:
+    def look_for_room(self) -> None:
+        """See whether a disk that was full has room again: it may be that nobody appends to find out."""
+        if self.no_room is not None:
+            with contextlib.suppress(OSError):
+                if self._disk.free_bytes() >= self._needed_bytes:
+                    self.no_room = None
+
+    def _refusal(self, error: OSError, needed_bytes: int) -> WriteError | DiskIOError:
+        if error.errno in OUT_OF_FILES:
+            return WriteError(f"no file can be opened for a new segment: {error}")
         if error.errno in NO_ROOM:
-            return WriteError(f"there is no room: {error}")
+            self.no_room, self._needed_bytes = f"{self._full(needed_bytes)}: {error.strerror or error}", needed_bytes
+            return WriteError(self.no_room)
         self.failure = f"a write failed ({error}); restart the broker after the disk is mended"
         self.discard()
         return DiskIOError(f"the journal could not be written: {error}")
+
+    def _full(self, needed_bytes: int) -> str:
+        text = f"the disk of {self._disk.place} is full"
+        with contextlib.suppress(OSError):
+            free_mib = self._disk.free_bytes() / (1 << 20)
+            text += f": {needed_bytes / (1 << 20):.1f} MiB are needed, {free_mib:.1f} MiB are free"
+        return text
 
     def file_of(self, base: int) -> File:
         """The open file of a segment, which the journal closes when it likes: use it at once."""
         file = self._open.get(base)
         if file is None:
-            file = self._disk.open(f"{files.JOURNAL_DIRECTORY}/{files.segment_name(base)}")
-            self._open[base] = file
+            file = self._open[base] = self._open_file(base)
             self._close_unused()
         else:
             self._open.move_to_end(base)
         return file
 
-    def _map(self, base: int) -> memoryview:
+    def _open_file(self, base: int, *, create: bool = False) -> File:
+        """Open a segment's file, if need be at the price of others that can be opened again (F26)."""
+        path = f"{files.JOURNAL_DIRECTORY}/{files.segment_name(base)}"
+        try:
+            return self._disk.open(path, create=create)
+        except OSError as error:
+            if error.errno not in OUT_OF_FILES:
+                raise
+            self._give_files_back()
+            return self._disk.open(path, create=create)
+
+    def _give_files_back(self) -> None:
+        """Open files are short: keep none that is not in use. A mapping may hold one as well."""
+        self._mapped.clear()
+        self._close_unused(open_files_max=0)
+
+    def _map(self, base: int) -> memoryview | None:
         """Map a segment, and let the longest unused mapping go: whoever holds a slice of it keeps it alive."""
         self._mapped.pop(base, None)
         while len(self._mapped) >= self._open_files_max:
             self._mapped.popitem(last=False)
         try:
             mapped = self._mapped[base] = self.file_of(base).map()
-        except OSError as error:
-            raise ReadError(f"segment {base} cannot be mapped: {error}") from error
+        except (OSError, MemoryError):
+            return None
         return mapped
 
-    def _close_unused(self) -> None:
+    def _close_unused(self, open_files_max: int | None = None) -> None:
         """Keep to the cap; the last segment and those being synced stay open."""
-        kept = {self._bases[-1], *self._to_sync}
-        for base in list(self._open)[: max(len(self._open) - self._open_files_max, 0)]:
+        cap = self._open_files_max if open_files_max is None else open_files_max
+        kept = {*self._bases[-1:], *self._to_sync}
+        for base in list(self._open)[: max(len(self._open) - cap, 0)]:
             if base not in kept and self._ticket is None:
                 self._open.pop(base).close()
 
@@ -407,4 +474,16 @@ class _OpenedAgain:
         self._base = base
 
     def read_at(self, position: int, size: int) -> bytes:
-        return self._journal.file_of(self._base).read_at(position, size)
+        try:
+            return self._journal.file_of(self._base).read_at(position, size)
+        except (OSError, MemoryError) as error:
+            if is_shortage(error):  # for a walk, what a disk does not give is damage: this is not the disk
+                raise shortage_of(f"to read {size} bytes", error) from error
+            raise
+
+
+def shortage_of(what_for: str, error: BaseException) -> ServiceUnavailableError:
+    """The refusal for want of memory or open files; nothing is wrong with what is stored."""
+    return ServiceUnavailableError(
+        f"the broker is short of memory or open files {what_for}: {str(error) or 'no memory'}"
+    )

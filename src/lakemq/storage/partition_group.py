@@ -330,10 +330,14 @@ class PartitionGroup:
         return ticket
 
     def end_sync(self, ticket: SyncTicket, error: OSError | None = None) -> list[Key]:
-        """The ticket was run: what became visible, by (topic, partition). With an error the group is read-only (R3)."""
+        """The ticket was run: what became visible, by (topic, partition). With an error the group is read-only (R3),
+        but for one that came before anything was synced (`is_not_begun`): then the next ticket has it all.
+        """
         is_turn_under_way = self._journal.end_position > self._journal.written_position
         self._journal.end_sync(ticket, error)
         folded, self._folded_at_sync = self._folded_at_sync, None
+        if error is not None and self._journal.failure is None:
+            return []
         if error is not None:
             if is_turn_under_way:  # what it appended is not written: its flush must say so
                 self._turn_error = DiskIOError(str(self._journal.failure))
@@ -403,7 +407,7 @@ class PartitionGroup:
             return None
         try:
             data = self._indexes.mended(found, lambda: found.read(found.find(index), 1))
-        except ReadError:  # nobody can tell: it may be anywhere
+        except (ReadError, ServiceUnavailableError):  # nobody can tell: it may be anywhere
             return self._journal.first_position
         return unpack_entry(data, 0).record_position if data else None
 
@@ -668,6 +672,6 @@ class PartitionGroup:
             return _NEVER_MS
         try:
             header = unpack_header(self._journal.read(base, HEADER_BYTES), 0, base)
-        except ReadError:
+        except (ReadError, ServiceUnavailableError):
             return _NEVER_MS
         return header.store_time_ms if header is not None else _NEVER_MS

@@ -4,14 +4,16 @@ A reader gets the newest copy that is whole, so a crash at any moment, or damage
 never a mixture.
 """
 
+import errno
 import struct
 
 from lakemq.checksum import crc32
-from lakemq.storage.disk import Disk
+from lakemq.storage.disk import Disk, is_shortage
 
 MAGIC = b"LMQS"
 _HEAD = struct.Struct(">4sQII")  # magic, sequence, size, CRC of sequence, size and content
 _CRC_OF = struct.Struct(">QI")
+_NOT_OURS = (errno.EROFS, errno.EACCES, errno.EPERM)  # true of both copies, and no fault of either
 _OLD_SUFFIX = ".old"
 _NEW_SUFFIX = ".new"
 
@@ -40,14 +42,19 @@ def read_state(disk: Disk, path: str) -> tuple[int, bytes] | None:
 
 
 def read_copy(disk: Disk, path: str) -> tuple[int, bytes] | None:
-    """Sequence and content of one copy; None if it is missing or not whole."""
+    """Sequence and content of one copy; None if it is missing or not whole.
+
+    OSError for want of memory, files or permission.
+    """
     try:
         file = disk.open(path)
         try:
             data = file.read_at(0, file.size())
         finally:
             file.close()
-    except OSError:  # missing, or a disk that will not give it: the other copy may do
+    except OSError as error:  # missing, or a disk that will not give it: the other copy may do
+        if is_shortage(error) or error.errno in _NOT_OURS:
+            raise
         return None
     if len(data) < _HEAD.size:
         return None

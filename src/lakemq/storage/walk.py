@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from lakemq.storage.disk import is_shortage
 from lakemq.storage.journal_record import (
     HEADER_BYTES,
     MAGIC_BYTES,
@@ -163,10 +164,15 @@ def _read_block(segment: Segment, position: int) -> bytes:
 
 
 def read_what_can_be(file: Readable, position: int, size: int) -> bytes:
-    """The bytes there, with zeros for those that the disk will not give (F17)."""
+    """The bytes there, with zeros for those that the disk will not give (F17).
+
+    A lack of memory is not the disk's: its OSError goes on, for zeros would make sound records damaged ones.
+    """
     try:
         return file.read_at(position, size)
-    except OSError:
+    except OSError as error:
+        if is_shortage(error):
+            raise
         if size <= _SECTOR_BYTES:
             return bytes(size)
     half = size // 2 // _SECTOR_BYTES * _SECTOR_BYTES or _SECTOR_BYTES

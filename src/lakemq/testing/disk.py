@@ -13,7 +13,7 @@ from random import Random
 from lakemq.storage.disk import Buffer, DirectoryLockedError, Disk, File, Lock, split_path
 from lakemq.testing.content import Extend, FileNode, Truncate, Write
 from lakemq.testing.crash import draw_survivor
-from lakemq.testing.faults import Fault
+from lakemq.testing.faults import CHANGES, Fault
 from lakemq.testing.tree import Directory, NameStep, Tree, refuse
 
 ROOMY_BYTES = 1 << 40  # free space of a disk without a capacity
@@ -28,12 +28,14 @@ class PowerLost(BaseException):
 class SimDisk(Disk):
     """A Disk in memory. One object lives through many starts of the program: after a power loss, just open it again.
 
-    `crash_points` counts the operations since the last start that change the disk (`faults.OPERATIONS`, but reads);
+    `crash_points` counts the operations since the last start that change the disk (`faults.CHANGES`);
     with `crash_after` = n the first n of them are done and the next one raises PowerLost instead.
     `trace`, if set to a list, receives (operation, path, details) of each one that was carried out; details are
     (position, length) of a write, (size,) of preallocate and truncate, (target,) of a rename.
     `faults` is what `fail` planned; clear it to heal the disk.
     """
+
+    place = "memory"
 
     def __init__(self, *, capacity_bytes: int | None = None) -> None:
         self.capacity_bytes = capacity_bytes
@@ -148,7 +150,7 @@ class SimDisk(Disk):
     def fail(
         self,
         operation: str,
-        error: OSError,
+        error: OSError | MemoryError,
         *,
         after: int = 0,
         path_contains: str = "",
@@ -159,6 +161,7 @@ class SimDisk(Disk):
 
         `wrote` says what was done all the same: bytes of a write, data operations of a sync. After a failed sync the
         bytes of the others are seen but never become durable, whatever a second sync says (R3, F16).
+        An "open" is of a file, new or not; a "map" or "read" that fails for want of memory may be a MemoryError.
         """
         self.faults.append(Fault(operation, error, after, path_contains, times, wrote or 0))
 
@@ -195,24 +198,29 @@ class SimDisk(Disk):
     ) -> None:
         """Count and trace an operation, or raise what was planned for it, with `on_fault` called for the part done."""
         self.check_power()
-        if operation != "read":
+        if operation in CHANGES:
             if self.crash_after is not None and self.crash_points >= self.crash_after:
                 self._is_off = True
                 raise PowerLost(f"before {operation} of {path!r}, operation {self.crash_points}")
             self.crash_points += 1
+        self.check_fault(operation, path, on_fault)
+        if self.trace is not None:
+            self.trace.append((operation, path, details))
+
+    def check_fault(self, operation: str, path: str, on_fault: Callable[[int], object] | None = None) -> None:
+        """Raise what was planned for an operation."""
         hits = [fault for fault in self.faults if fault.hits(operation, path)]
         if hits:
             if on_fault is not None:
                 on_fault(hits[0].wrote)
             raise hits[0].error
-        if self.trace is not None:
-            self.trace.append((operation, path, details))
 
     def forget(self, file: "SimFile") -> None:
         del self._open_files[file]
 
     def _open(self, path: str, create: bool) -> "SimFile":
         self.check_power()
+        self.check_fault("open", path)
         node = self._tree.find(path)
         if node is None and create:
             node = FileNode()
@@ -272,6 +280,7 @@ class SimFile(File):
 
     def map(self) -> memoryview:
         self._check()
+        self._disk.check_fault("map", self.path)
         return self.node.map()
 
     def sync(self) -> None:

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-OPERATIONS = ("write", "sync", "sync_dir", "sync_all", "read", "create", "rename", "remove", "preallocate", "truncate")
+CHANGES = ("write", "sync", "sync_dir", "sync_all", "create", "rename", "remove", "preallocate", "truncate")
+OPERATIONS = (*CHANGES, "read", "open", "map")
 
 
 @dataclass(slots=True)
@@ -10,7 +11,7 @@ class Fault:
     """The matching operations fail, `times` of them, once `after` more have passed."""
 
     operation: str
-    error: OSError
+    error: OSError | MemoryError
     after: int = 0
     path_contains: str = ""
     times: int = 1

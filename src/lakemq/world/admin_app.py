@@ -312,8 +312,8 @@ class _Asking:
                 "detail": said["journal_failure"] or f"{said['unsynced_bytes']} bytes wait for a sync",
             },
             "disk": {
-                "is_ok": free_bytes >= floor_bytes,
-                "detail": f"{free_bytes} bytes are free, at least {floor_bytes} are wanted",
+                "is_ok": free_bytes >= floor_bytes and said["disk_full"] is None,
+                "detail": said["disk_full"] or f"{free_bytes} bytes are free, at least {floor_bytes} are wanted",
             },
             "readable": {"is_ok": said["readable"], "detail": "yes" if said["readable"] else "set to hand out nothing"},
             "writable": {"is_ok": said["writable"], "detail": "yes" if said["writable"] else "set to take nothing"},

@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from lakemq.world.admin_app import Operated
 
 _LOG = logging.getLogger("lakemq.admin")
-_BACKLOG = 64
-_CONNECTIONS_MAX = 256  # more are answered with 503
+_BACKLOG = 128
+_ACCEPTS_MAX = 8  # at once: far fewer than push out who has just asked
+CONNECTIONS_MAX = 32  # for one more an idle one goes
+HEALTH_CONNECTIONS_MAX = 8  # beyond that while all are being answered: to be asked for health
+ADMIN_FILES_MAX = CONNECTIONS_MAX + HEALTH_CONNECTIONS_MAX + 2 * _ACCEPTS_MAX
+"""What the operators' port takes of the process' open files, at the most."""
 _HEADER_BYTES_MAX = 16 << 10
 _KEEP_ALIVE_SECONDS = 30
 _STOP_SECONDS = 2
@@ -82,24 +86,30 @@ def _make_server(operated: "Operated", place: AdminPlace, ready: Callable[[], No
     import uvicorn
 
     from lakemq.world.admin_app import AdminSettings, make_app
+    from lakemq.world.admin_connections import AdminConnection, Crowd, HealthFirst
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
+            for listener in sockets or ():
+                listener.listen(_BACKLOG)  # the loop takes few at once; the others may wait
             ready()
+
+    class Connection(AdminConnection):
+        crowd = Crowd()
 
     settings = AdminSettings(place.token, place.data, place.timeout_seconds, place.disk_free_bytes_min)
     config = uvicorn.Config(
-        make_app(operated, settings),
+        HealthFirst(make_app(operated, settings), Connection.crowd),
         loop="asyncio",
-        http="h11",
+        http=Connection,
+        backlog=_ACCEPTS_MAX,
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=_CONNECTIONS_MAX,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_STOP_SECONDS,
         h11_max_incomplete_event_size=_HEADER_BYTES_MAX,

@@ -230,6 +230,7 @@ class Broker(BaseModel):
     journal_bytes: int
     unsynced_bytes: int
     journal_failure: str | None
+    disk_full: str | None
     notes: list[str]
 
 

@@ -8,21 +8,28 @@ import errno
 import fcntl
 import mmap
 import os
+import sys
+import threading
 from collections.abc import Sequence
+from typing import Any
 
-from lakemq.storage.disk import Buffer, DirectoryLockedError, Disk, File, Lock, split_path
+from lakemq.storage.disk import OUT_OF_FILES, Buffer, DirectoryLockedError, Disk, File, Lock, split_path
 
 _BUFFERS_MAX = 1024  # Linux' IOV_MAX: what one vectored call takes
 _FILE_MODE = 0o640
 _DIRECTORY_MODE = 0o750
+_SPARE_FILES = 4  # for a new segment and the sync of its directory, and as much again
+# A mapping needs no file of its own; before Python 3.13 each takes one.
+_MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 
 class RealDisk(Disk):
     """The tree below one directory. The directory itself may be missing until `make_dir("")`."""
 
     def __init__(self, root: str | os.PathLike[str], *, is_read_only: bool = False) -> None:
-        self._root = os.path.abspath(os.fspath(root))
+        self.place = self._root = os.path.abspath(os.fspath(root))
         self._access = os.O_RDONLY if is_read_only else os.O_RDWR
+        self._spares = _SpareFiles()
 
     def open(self, path: str, *, create: bool = False) -> File:
         return RealFile(path, self._open(path, os.O_CREAT if create else 0))
@@ -47,7 +54,7 @@ class RealDisk(Disk):
         for directory in reversed(missing):
             _make_directory(directory)
             if len(directory) <= len(self._root):  # the root or above: its name lies where no sync_dir reaches
-                _sync_directory(os.path.dirname(directory))
+                self._sync_directory(os.path.dirname(directory))
 
     def rename(self, source: str, target: str) -> None:
         os.replace(self._below_root(source), self._below_root(target))
@@ -60,7 +67,7 @@ class RealDisk(Disk):
             os.unlink(full)
 
     def sync_dir(self, directory: str) -> None:
-        _sync_directory(self._full(directory))
+        self._sync_directory(self._full(directory))
 
     def sync_all(self) -> None:
         _sync_file_system(self._root)
@@ -80,10 +87,31 @@ class RealDisk(Disk):
         except BaseException:
             os.close(fd)
             raise
-        return RealLock(fd)
+        self._spares.fill()
+        return RealLock(fd, self._spares)
 
     def _open(self, path: str, flags: int) -> int:
-        return os.open(self._full(path), self._access | os.O_CLOEXEC | flags, _FILE_MODE)
+        return self._open_full(self._full(path), self._access | os.O_CLOEXEC | flags)
+
+    def _open_full(self, full: str, flags: int) -> int:
+        """Open, if need be with one of the files that were kept back for this (F26)."""
+        while True:
+            try:
+                fd = os.open(full, flags, _FILE_MODE)
+            except OSError as error:
+                if error.errno not in OUT_OF_FILES or not self._spares.give_one():
+                    raise
+            else:
+                self._spares.refill()
+                return fd
+
+    def _sync_directory(self, full: str) -> None:
+        fd = self._open_full(full, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+            self._spares.refill()
 
     def _full(self, path: str) -> str:
         return os.path.join(self._root, *split_path(path))
@@ -124,7 +152,7 @@ class RealFile(File):
         if not self.size():  # the system refuses to map nothing; also, a closed file must fail here, not map memory
             return memoryview(b"")
         # Only the view holds the mapping, so it goes when the last slice of it does and close() need not know of it.
-        return memoryview(mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ))
+        return memoryview(mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ, **_MAP_OPTIONS))
 
     def fileno(self) -> int:
         """The descriptor; OSError once it is closed, as for a sync."""
@@ -190,13 +218,59 @@ class RealFile(File):
 class RealLock(Lock):
     """The open file that carries a flock."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, spares: "_SpareFiles") -> None:
         self._fd = fd
+        self._spares = spares
 
     def release(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)  # the last close of an open file ends its flock
+            self._spares.empty()
+
+
+class _SpareFiles:
+    """Descriptors that an owner of the directory keeps back: what it opens when there are no others takes their place.
+
+    Any thread may use it. Between the giving and the open another thread may be faster; then the next one is given.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: list[int] = []
+        self._wanted = 0
+
+    def fill(self) -> None:
+        """Begin to keep some back."""
+        self._wanted = _SPARE_FILES
+        self.refill()
+
+    def refill(self) -> None:
+        """Get back what was given, as far as there are files again."""
+        if len(self._held) >= self._wanted:
+            return
+        with self._lock:
+            try:
+                while len(self._held) < self._wanted:
+                    self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+            except OSError:  # there are none: later, then
+                return
+
+    def give_one(self) -> bool:
+        """Close one; False if all are given."""
+        with self._lock:
+            if not self._held:
+                return False
+            os.close(self._held.pop())
+            return True
+
+    def empty(self) -> None:
+        """Keep none back any more."""
+        with self._lock:
+            self._wanted = 0
+            for fd in self._held:
+                os.close(fd)
+            self._held.clear()
 
 
 def _make_directory(full: str) -> None:
@@ -205,14 +279,6 @@ def _make_directory(full: str) -> None:
     except FileExistsError:
         if not os.path.isdir(full):  # else another process was faster: that is as good
             raise
-
-
-def _sync_directory(full: str) -> None:
-    fd = os.open(full, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _sync_file_system(path: str) -> None:

@@ -6,7 +6,9 @@ Nearly every sync is of one file, the journal's last. Where it could be compiled
 
 import asyncio
 import contextlib
+import errno
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
@@ -68,13 +70,13 @@ class DiskWork:
         if self._syncer is None or not isinstance(file, RealFile):
             self.run(ticket, done)
             return
-        self._tickets += 1
-        self._synced = done
         try:
             self._syncer.begin(file.fileno())
-        except OSError as error:  # a closed file, or no more of them for this process
-            assert self._loop is not None
-            self._loop.call_soon(self._tell_synced, error)
+        except OSError:  # a closed file, or no thread for it: another thread has its own word on that
+            self.run(ticket, done)
+            return
+        self._tickets += 1
+        self._synced = done
 
     def _sync_ended(self) -> None:
         assert self._syncer is not None
@@ -92,8 +94,11 @@ class DiskWork:
         """Run it in a thread of Python; `done` is told how it went."""
         loop = self._loop
         assert loop is not None
+        claim = threading.Lock()  # of a refused start the work stays in the queue, and a thread may come to it
 
         def work() -> None:
+            if not claim.acquire(blocking=False):
+                return
             failure = None
             try:
                 ticket.run()
@@ -109,7 +114,11 @@ class DiskWork:
             done(failure)
 
         self._tickets += 1
-        self._threads.submit(work)
+        try:
+            self._threads.submit(work)
+        except (RuntimeError, MemoryError) as error:  # no thread can be started: nothing has begun
+            if claim.acquire(blocking=False):
+                loop.call_soon(ended, OSError(errno.EAGAIN, f"no thread for the disk: {error}"))
 
     def stop_telling(self) -> None:
         """The loop ends: nobody is told any more."""
