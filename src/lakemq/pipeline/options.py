@@ -23,7 +23,7 @@ _SOURCE = (
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
     "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "group", "lake", "pushdown", "includeHeaders",
 )  # fmt: skip
-_SINK = ("topic", "acks", "exactlyOnce", "name", "checkpointLocation", "queryName", "path")
+_SINK = ("topic", "acks", "exactlyOnce", "name", "takeOver", "checkpointLocation", "queryName", "path")
 _KNOWN = {name.lower(): name for name in (*_COMMON, *_SOURCE, *_SINK)}
 
 
@@ -216,6 +216,7 @@ class SinkOptions:
     acks: Acks
     is_exactly_once: bool
     name: str
+    takes_over: bool = False  # the name, from another checkpoint
 
 
 def read_sink(options: Mapping[str, str]) -> SinkOptions:
@@ -227,4 +228,5 @@ def read_sink(options: Mapping[str, str]) -> SinkOptions:
         cast(Acks, given.choice("acks", ("flush", "write", "receive", "none"))),
         given.flag("exactlyOnce"),
         given.text("name") or given.text("queryName"),
+        given.flag("takeOver"),
     )
