@@ -213,6 +213,19 @@ def test_a_stream_whose_topic_is_gone_ends_with_the_reason(spark, topics, tmp_pa
         copy(spark, topics, "never_there", tmp_path)
 
 
+def test_a_stream_on_a_topic_that_was_made_anew_ends_with_the_reason_and_skips_nothing(spark, topics, tmp_path):
+    topic = topics.make()
+    topics.fill(topic, 200)
+    copy(spark, topics, topic, tmp_path)
+    topics.mq.admin.delete_topic(topic)
+    topics.mq.admin.ensure_topic(topic, partitions=2)
+    topics.fill(topic, 240, first=200)
+    with pytest.raises(StreamingQueryException, match=f"topic {topic} was dropped and made anew"):
+        copy(spark, topics, topic, tmp_path)
+    copy(spark, topics, topic, tmp_path, failOnDataLoss="false")
+    assert numbers(spark.read.parquet(str(tmp_path / "out"))) == list(range(440))
+
+
 def test_the_session_spares_arrow_its_checks_and_what_the_user_gives_to_java_comes_last(spark):
     given = spark.conf.get("spark.driver.extraJavaOptions")
     assert given.index("-Darrow.") < given.index("-XX:TieredStopAtLevel=1")
