@@ -4,6 +4,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra spark")
 
+import lakemq
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import LongType, StructField, StructType
 
@@ -178,3 +179,20 @@ def test_the_archive_does_not_wait_for_a_broker_that_has_less_than_the_lake(topi
     assert reader.latestOffset({tag: {"0": 4}}, ALL) == {tag: {"0": 10}}
     with pytest.raises(PipelineError, match=f"{topic}, partition 0 ends at offset 10 at the broker, and the lake has"):
         reader.latestOffset({tag: {"0": 50}}, ALL)
+
+
+def test_new_partitions_are_seen_at_once(topics):
+    """By a batch that is planned now, by its tasks, and by a stream that runs, though routes are kept for a while."""
+    topic = topics.make(partitions=1)
+    topics.fill(topic, 10)
+    source = LakeMQSource({"servers": topics.url, "columns": "offset", "subscribe": topic})
+    reader, running = source.reader(OFFSET), stream(topics, subscribe=topic)
+    assert sum(one.count for task in reader.partitions() for one in task.ranges) == 10
+    start = running.latestOffset(running.initialOffset(), ALL)
+    topics.mq.admin.call("PUT", f"topics/{topic}", {"partitions": 3})
+    with lakemq.connect(topics.url, app="shop") as mq:
+        for partition in (1, 2):
+            mq.send(topic, b"x", partition=partition)
+    again = source.reader(OFFSET).partitions()
+    assert sum(one.count for task in again for one in task.ranges) == 12
+    assert drained(running, start)[0] == 2

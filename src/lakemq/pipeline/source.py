@@ -102,7 +102,7 @@ class _Reads(SentToWorkers):
     def tasks(self, ranges: list[Range]) -> list[Task]:
         options = self.options
         pieces = split(ranges, options.partitions_min, options.records_max)
-        return [Task(some) for some in pack(pieces, options.partitions_min)]
+        return [Task(some) for some in pack(pieces, options.partitions_min, options.records_max)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         from lakemq.pipeline.collecting import spare_imports
@@ -249,7 +249,7 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a batch without a limit ends. A partition that nobody answers for stays where it is."""
         positions = dict(now.positions)
         behind = [place for place, stop in positions.items() if stop < begin.positions.get(place, 0)]
-        # The end of an AvailableNow run may be older than a beginning at latest: only what is there now tells of a loss.
+        # The end of an AvailableNow run may be older than a start at latest: only what is there now tells of a loss.
         there = self._ends(reads, begin.topics) if behind and self._target is not None else now
         for topic, partition in behind:
             at = begin.positions[topic, partition]
