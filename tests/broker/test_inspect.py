@@ -66,6 +66,18 @@ def test_topics_come_in_pages_each_once():
     assert [topic["name"] for one in pages for topic in one["topics"]] == names
 
 
+def test_the_groups_of_a_topic_are_told_by_name_in_pages_and_asking_makes_none():
+    life = BrokerLife(creates_missing=True)
+    life.ask("create_topic", name="orders")
+    life.ask("create_app", name="desk")
+    names = [f"desk.g{number}" for number in range(5)]
+    for name in names:
+        life.ask("subscribe", topic="orders", app=name, consumer={})
+    pages = whole(life.peer(), "groups", "orders", count=2)
+    assert [one["groups"] for one in pages] == [names[:2], names[2:4], names[4:]]
+    assert page(life.peer(), "groups", "nowhere") == NO_TOPIC
+
+
 # --- deliveries --------------------------------------------------------------------------------------------------
 
 

@@ -4,11 +4,11 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra spark")
 
-import lakemq
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import LongType, StructField, StructType
 
-from lakemq.pipeline.errors import DataLossError
+import lakemq
+from lakemq.pipeline.errors import DataLossError, OptionError
 from lakemq.pipeline.source import LakeMQSource
 
 ALL = ReadAllAvailable()
@@ -196,3 +196,29 @@ def test_new_partitions_are_seen_at_once(topics):
     again = source.reader(OFFSET).partitions()
     assert sum(one.count for task in again for one in task.ranges) == 12
     assert drained(running, start)[0] == 2
+
+
+@pytest.mark.parametrize("option", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+def test_a_stream_is_given_no_end(topics, option):
+    text = '{"x": {"0": 17}}' if option.endswith("ByTimestamp") else "-10m"
+    with pytest.raises(OptionError, match=f"a stream has no end, so {option} says nothing"):
+        stream(topics, subscribe="x", **{option: text})
+
+
+def test_a_batch_that_could_only_be_empty_is_refused(topics):
+    for option, word in (("startingOffsets", "latest"), ("endingOffsets", "earliest")):
+        with pytest.raises(OptionError, match=f"{option}={word} leaves a batch nothing to read. Did you mean"):
+            LakeMQSource({"servers": topics.url, "subscribe": "x", option: word}).reader(OFFSET)
+
+
+def test_a_group_that_is_not_there_is_refused_and_not_made(topics):
+    topic = topics.make()
+    topics.fill(topic, 3)
+    with topics.mq.consumer(topic, group="billing") as consumer:
+        consumer.receive(1)
+    with pytest.raises(OptionError, match=f"app shop has no group 'biling' on {topic}. Did you mean 'group:billing'"):
+        stream(topics, subscribe=topic, app="shop", startingOffsets="group:biling").initialOffset()
+    with pytest.raises(OptionError, match=f"startingOffsets: app spark has no group 'nothere' on {topic}. See"):
+        stream(topics, subscribe=topic, startingOffsets="group:nothere").initialOffset()
+    assert topics.mq.inspect("groups", topic)["groups"] == ["shop.billing"]
+    stream(topics, subscribe=topic, app="shop", startingOffsets="group:billing").initialOffset()

@@ -19,7 +19,7 @@ from lakemq.pipeline.fetching import open_range, read_range
 from lakemq.pipeline.lake import PartitionKey
 from lakemq.pipeline.options import Choice, SourceOptions
 from lakemq.pipeline.planning import Range
-from lakemq.pipeline.positions import Positions, resolve
+from lakemq.pipeline.positions import Positions, Said, check_order, resolve
 from lakemq.pipeline.standing import Standing, topic_id, topic_number
 from lakemq.wire.own import PartitionRange
 
@@ -127,17 +127,41 @@ class Reads:
                 hint = f"Did you mean {near[0]!r}?" if near else "See    lakemq topic list"
                 raise OptionError(f"there is no topic {topic!r}", hint)
 
+    def _check_group(self, said: Said, topics: Topics) -> None:
+        """Who asks where a group stands does not make it; a broker in dev mode would."""
+        app = self._options.server.app
+        for topic in topics if said.form == "group" else ():
+            names = self._door.inspect("groups", topic)["groups"]
+            known = [name.removeprefix(f"{app}.") for name in names if name.startswith(f"{app}.")]
+            if said.value not in known:
+                near = difflib.get_close_matches(said.value, known, 1)
+                hint = f"Did you mean 'group:{near[0]}'?" if near else f"See    lakemq group ls {topic}"
+                raise OptionError(f"{said.option}: app {app} has no group {said.value!r} on {topic}", hint)
+
     def _full(self, topic: str) -> str:
         namespace = self._options.server.namespace
         return f"{namespace}.{topic}" if namespace and "." not in topic else topic
 
     def starts(self, topics: Topics, default: str) -> Positions:
         """Where to begin."""
-        return resolve(self._options.starting, default, topics, self._ranges)
+        said = self._options.starting or Said("", "word", default)
+        self._check_group(said, topics)
+        return resolve(said, topics, self._ranges)
 
     def ends(self, topics: Topics) -> Positions:
         """Where to end."""
-        return resolve(self._options.ending, "latest", topics, self._ranges)
+        said = self._options.ending or Said("", "word", "latest")
+        self._check_group(said, topics)
+        # An end beyond what there is may be asked for with failOnDataLoss=false, and is cut.
+        return resolve(said, topics, self._ranges, may_pass_end=self._options.loss == "false")
+
+    def bounds(self, topics: Topics) -> tuple[Positions, Positions]:
+        """Where a batch begins and ends."""
+        options = self._options
+        ends = self.ends(topics)
+        starts = self.starts(topics, "earliest")
+        check_order(options.starting, options.ending, starts, ends)
+        return starts, ends
 
     def _ranges(self, topic: str, moment: str | None, group: str) -> dict[int, PartitionRange]:
         return self._door.ranges(topic, group or self._options.group, moment)

@@ -28,7 +28,17 @@ from pyspark.sql.types import StructType
 
 from lakemq.memory import keep_freed_memory
 from lakemq.pipeline.errors import OptionError
-from lakemq.pipeline.options import LOSSES, VIEWS, Given, SourceOptions, read_choice, read_sink, read_source
+from lakemq.pipeline.options import (
+    LOSSES,
+    VIEWS,
+    Given,
+    SourceOptions,
+    check_batch,
+    check_stream,
+    read_choice,
+    read_sink,
+    read_source,
+)
 from lakemq.pipeline.planning import Range, between, limit, pack, split
 from lakemq.pipeline.positions import Place, Positions
 from lakemq.pipeline.spark_socket import SentToWorkers
@@ -60,6 +70,7 @@ class LakeMQSource(DataSource):
 
     def reader(self, schema: StructType) -> "Reader":
         options = read_source(self.options)
+        check_batch(options)
         # Spark refuses a reader that can push filters unless a setting of the session allows it.
         return (PushingReader if options.is_pushing else Reader)(options, schema)
 
@@ -68,7 +79,9 @@ class LakeMQSource(DataSource):
             from lakemq.pipeline.archive_source import FilesReader
 
             return FilesReader(self.options)
-        return StreamReader(read_source(self.options), schema)
+        options = read_source(self.options)
+        check_stream(options)
+        return StreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         from lakemq.pipeline.sink import BatchSink
@@ -128,8 +141,7 @@ class Reader(_Reads, DataSourceReader):
 
         reads = Reads(self.options)
         topics = {t: only for t, only in reads.topics().items() if self.bounds.has_topic(t)}
-        end = reads.ends(topics)
-        start = reads.starts(topics, "earliest")
+        start, end = reads.bounds(topics)
         ranges = [self.bounds.cut(one) for one in reads.available(between(start, end))]
         spare_imports()  # now that all is imported
         return self.tasks([one for one in ranges if one.count > 0])
