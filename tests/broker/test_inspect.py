@@ -42,6 +42,7 @@ def test_topics_are_told_with_all_that_can_be_said_of_them():
     (found,) = whole(life.peer(), "cluster")
     number = life.topic_number("orders")
     topic = {"name": "orders", "number": number, "type": "ordered", "partitions": 3, "is_archived": False}
+    topic["is_readable"] = True
     assert found == {"cluster": "abc", "topics": [topic]}
 
 

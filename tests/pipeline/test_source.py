@@ -86,7 +86,7 @@ def test_a_read_has_the_usual_columns_and_others_when_they_are_asked_for(spark, 
     assert everything.columns == [*usual.columns, "priority", "flag", "term"]
     some = topics.read(spark, subscribe=topic, columns="priority, value , offset")
     assert [tuple(row) for row in some.collect()] == [(3, b"one", 0)]
-    assert [field.nullable for field in some.schema] == [False, False, False]
+    assert [field.nullable for field in some.schema] == [False, True, False]
     assert "headers" not in topics.read(spark, subscribe=topic, includeHeaders="false").columns
     assert topics.read(spark, subscribe=topic, includeHeaders="true").columns == usual.columns
     stream = spark.readStream.format("lakemq").options(servers=topics.url, subscribe=topic, columns="term,key").load()
@@ -119,11 +119,11 @@ def test_columns_that_make_no_sense_are_refused(spark, topics, columns, said):
     assert said in str(caught.value)
 
 
-def test_only_a_key_may_be_null_unless_rows_come_from_the_lake(spark, topics, tmp_path):
+def test_only_keys_and_values_may_be_null_unless_rows_come_from_the_lake(spark, topics, tmp_path):
     topic = topics.make()
     topics.mq.send(topic, b"", key=None)
     frame = topics.read(spark, subscribe=topic)
-    assert [field.name for field in frame.schema if field.nullable] == ["key"]
+    assert [field.name for field in frame.schema if field.nullable] == ["key", "value"]
     (row,) = frame.collect()
     assert [name for name in frame.columns if row[name] is None] == ["key"]
     stream = spark.readStream.format("lakemq").options(servers=topics.url, subscribe=topic).load()

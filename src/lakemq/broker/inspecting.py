@@ -72,6 +72,12 @@ class Inspecting:
         config = self._config
         return config.creates_missing or connection.app in (config.admin_app, owner_name(config.archive.app))
 
+    def _may_read(self, connection: Connection, topic: Topic) -> bool:
+        """Whether that app itself, without a group, would get messages of the topic."""
+        known = self._ledger.metadata.subscription(topic.name, connection.app)
+        is_consumer = known is not None and known.consumer is not None
+        return topic.is_readable and (is_consumer or self._config.creates_missing)
+
     # --- topics ------------------------------------------------------------------------------------------------
 
     def _cluster(self, connection: Connection, after: str, count: int) -> tuple[dict[str, Any], str]:
@@ -89,6 +95,7 @@ class Inspecting:
                 "type": topic.type,
                 "partitions": topic.partition_count,
                 "is_archived": topic.is_archived,
+                "is_readable": self._may_read(connection, topic),
             }
             for topic in map(metadata.topics.__getitem__, page)
         ]

@@ -94,11 +94,12 @@ def show_status(chosen: Chosen, lake: str) -> None:
 
 def show_verification(chosen: Chosen, lake: str, offline: bool) -> None:
     found = open_lake(lake)
-    from lakemq.pipeline.archive_plan import told_positions
+    from lakemq.pipeline.archive_plan import kept_positions, told_positions
     from lakemq.pipeline.lake import verify
 
-    expected = {} if offline else told_positions(server_of(chosen, _archive_app()))
-    report = verify(found, expected, progress=_tell_files)
+    server = server_of(chosen, _archive_app())
+    expected, kept = ({}, {}) if offline else (told_positions(server), kept_positions(server))
+    report = verify(found, expected, kept=kept, progress=_tell_files)
     facts: dict[str, Any] = {
         "messages": report.rows.get("messages", 0),
         "events": report.rows.get("events", 0),
@@ -114,6 +115,10 @@ def show_verification(chosen: Chosen, lake: str, offline: bool) -> None:
     print_one(facts, chosen.output)
     for problem in report.problems[:_SHOWN_PROBLEMS]:
         remark(str(problem))
+    if report.is_only_behind:
+        raise CommandError(
+            "the lake is behind; what is in it is as it should be", fix=f"lakemq archive run --lake {lake}"
+        )
     if report.problem_count:
         raise CommandError(
             f"{report.problem_count} things in the lake are not as they should be",

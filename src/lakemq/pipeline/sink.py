@@ -167,7 +167,7 @@ def prepare_messages(
         session, sizes = open_now[topic]
         session.send_many([message])
         sizes[0] += 1
-        sizes[1] += len(message.body)
+        sizes[1] += 0 if message.body is None else len(message.body)
         count += 1
         if sizes[0] >= _TRANSACTION_MESSAGES or sizes[1] >= _TRANSACTION_BYTES:
             prepare(topic)
