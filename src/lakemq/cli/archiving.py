@@ -36,25 +36,36 @@ def open_lake(lake: str) -> "Lake":
 
 
 def run_archive(
-    chosen: Chosen, topics: tuple[str, ...], lake: str, master: str, every: str, batch: int, ships: bool = False
+    chosen: Chosen,
+    topics: tuple[str, ...],
+    lake: str,
+    master: str,
+    every: str,
+    batch: int,
+    ships: bool = False,
+    upkeep: tuple[int, int] | None = None,
 ) -> None:
     check_spark()
     server = server_of(chosen, _archive_app())
     from lakemq.pipeline.archiving import Archive, ArchiveSettings
+    from lakemq.pipeline.lake.place import Place
+    from lakemq.pipeline.lake.upkeep import UpkeepPolicy
     from lakemq.pipeline.session import session
 
+    Place.of(lake)  # one that cannot be is told before Spark is started
+    policy = UpkeepPolicy() if upkeep is None else UpkeepPolicy(*upkeep)
     remark("starting Spark …")
     spark = session(master, "lakemq archive", ships=ships)
     archive = Archive(
         spark,
-        ArchiveSettings(server, lake, topics, offsets_max=batch, every=every),
+        ArchiveSettings(server, lake, topics, offsets_max=batch, every=every, upkeep=policy),
         told=_tell,
         stops=_stop_on_signals(),
     )
     progress = archive.run()
     spark.stop()
     found = asdict(progress)
-    print_one({name: found[name] for name in ("messages", "missed", "batches", "bytes")}, chosen.output)
+    print_one({name: found[name] for name in ("messages", "missed", "batches", "bytes", "compacted")}, chosen.output)
     if progress.missed:
         remark(f"{progress.missed} messages had left the broker before: rows of table gaps say which")
 
