@@ -133,7 +133,9 @@ def write_range(server: Server, lake: str, one: Range, gap_end: int) -> pa.Recor
                 writer.write(event_rows(opened, one.partition))
             else:
                 columns = Columns(opened, one.topic, one.partition, one.topic_id)
+                del opened  # gone before the next piece is opened
                 writer.write(columns.batch(_COLUMNS, schema.MESSAGES))
+                del columns
         files = [file.to_json() for file in writer.finish(one.end)]
     row = {
         "topic": one.topic,
