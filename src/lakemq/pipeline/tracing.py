@@ -19,7 +19,8 @@ from lakemq.pipeline.archive_plan import Seen, cluster_of, held_lake, seen_topic
 from lakemq.pipeline.door import door
 from lakemq.pipeline.events import EVENTS_TOPIC, event_rows
 from lakemq.pipeline.fetching import open_range, read_range
-from lakemq.pipeline.lake import EVENTS, META, PartitionKey
+from lakemq.pipeline.lake import EVENTS, META, Lake, PartitionKey
+from lakemq.pipeline.lake.store import Snapshot
 from lakemq.pipeline.lake.table_view import ActiveFile, TableView
 from lakemq.pipeline.options import Server
 from lakemq.pipeline.planning import Range
@@ -82,6 +83,8 @@ class _Tracing:
         seen = seen_topics(cluster)
         self._topics = {one.name: one for one in seen if one.is_readable}
         self._left_out = [one.name for one in seen if not one.is_readable and one.name != EVENTS_TOPIC]
+        self._lake: Lake | None
+        self._snapshot: Snapshot | None
         self._lake, self._snapshot = held_lake(lake, cluster["cluster"])
 
     def run(self, limit: int | None) -> Trace:

@@ -16,7 +16,8 @@ from lakemq.pipeline import schema
 from lakemq.pipeline.archive_plan import ArchivedTopic, cluster_of, held_lake, seen_topics
 from lakemq.pipeline.door import door
 from lakemq.pipeline.events import EVENTS_TOPIC
-from lakemq.pipeline.lake import EVENTS, MESSAGES, META, PartitionKey
+from lakemq.pipeline.lake import EVENTS, MESSAGES, META, Lake, PartitionKey
+from lakemq.pipeline.lake.store import Snapshot
 from lakemq.pipeline.options import Server
 from lakemq.pipeline.reads import ddl
 from lakemq.pipeline.states import STATES_DDL, states_of
@@ -52,6 +53,8 @@ class History:
         self._topics = {one.name: ArchivedTopic(one.name, one.number) for one in seen if one.is_readable}
         self._counts = {one.name: one.partitions for one in seen}
         self.left_out = sorted(one.name for one in seen if not one.is_readable)  # the app may not read them
+        self._lake: Lake | None
+        self._snapshot: Snapshot | None
         self._lake, self._snapshot = held_lake(lake, cluster["cluster"])
 
     @property
