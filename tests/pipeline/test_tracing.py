@@ -1,6 +1,7 @@
 """What happened to messages, found without Spark: in the broker, in the lake, and in what lies between."""
 
 import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -87,6 +88,10 @@ def test_a_message_is_found_by_its_own_id_or_its_key(topics, tmp_path, orders):
     assert steps(topics, tmp_path, message_id="nobody's").rows == [], "one that is alone at the broker is no place"
     assert steps(topics, tmp_path, message_id=f"{orders}/0/4711").rows == []
     assert steps(topics, tmp_path / "no lake", message_id=f"{orders} order-19").messages == 1
+    before, after = (datetime.now(UTC) + timedelta(minutes=minutes) for minutes in (-5, 5))
+    assert steps(topics, tmp_path, key=f"special {orders}", start=before, end=after).messages == 2
+    for span in ({"start": after}, {"end": before}):
+        assert steps(topics, tmp_path, key=f"special {orders}", **span).messages == 0
 
 
 def test_only_what_may_hold_it_is_read(topics, tmp_path, monkeypatch):

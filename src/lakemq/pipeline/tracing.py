@@ -82,7 +82,7 @@ class _Tracing:
         cluster = cluster_of(server)
         seen = seen_topics(cluster)
         self._topics = {one.name: one for one in seen if one.is_readable}
-        self._left_out = [one.name for one in seen if not one.is_readable and one.name != EVENTS_TOPIC]
+        self._left_out = sorted(one.name for one in seen if not one.is_readable)
         self._lake: Lake | None
         self._snapshot: Snapshot | None
         self._lake, self._snapshot = held_lake(lake, cluster["cluster"])
@@ -111,8 +111,12 @@ class _Tracing:
         for name, seen in self._topics.items():
             if name == EVENTS_TOPIC:
                 continue
-            for partition, reach in door(self._server).ranges(name).items():
+            start = self._search.start
+            since = None if start is None else f"@{_ms(start)}"
+            for partition, reach in door(self._server).ranges(name, at=since).items():
                 first = max(reach.first_index, self._position(META, seen.number, partition))
+                if since is not None:
+                    first = max(first, reach.visible_index if reach.time_index < 0 else reach.time_index)
                 yield from self._live(seen, partition, first, reach.visible_index)
 
     def _at(self, topic: Seen, partition: int, offset: int) -> Iterator[Found]:

@@ -5,10 +5,11 @@ import json
 import pytest
 
 from lakemq.pipeline.lake import MESSAGES, META, Lake, verify
+from lakemq.pipeline.lake import maintenance as maintenance_module
 from lakemq.pipeline.lake import upkeep as upkeep_module
 from lakemq.pipeline.lake.errors import LakeBusyError, PlaceNotSupportedError
 from lakemq.pipeline.lake.upkeep import Upkeep, UpkeepPolicy
-from pipeline.lake.fix_lake import NOON
+from pipeline.lake.fix_lake import NOON, Killed, killed
 
 BATCHES = 80
 HOUR_S = 3600
@@ -112,3 +113,16 @@ def test_a_place_that_cannot_be_is_refused_with_those_that_can(uri, text):
         Lake.open(uri, "c", create=True)
     assert text in str(caught.value)
     assert "s3://" in caught.value.fix
+
+
+def test_a_kill_in_the_middle_of_a_merge_leaves_the_lake_as_it_was(archive, monkeypatch):
+    fill(archive, keeper(archive, bytes_per_batch=0), 20)
+    before = archive.paths(MESSAGES)
+    with monkeypatch.context() as patched:
+        patched.setattr(maintenance_module, "replace", killed)
+        with pytest.raises(Killed):
+            keeper(archive).after_run()
+    assert archive.paths(MESSAGES) == before
+    assert verify(archive.lake).is_whole
+    assert sum(one.files for one in keeper(archive).after_run() if one.table == MESSAGES) == 20
+    assert verify(archive.lake).is_whole
