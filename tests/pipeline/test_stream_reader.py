@@ -222,3 +222,28 @@ def test_a_group_that_is_not_there_is_refused_and_not_made(topics):
         stream(topics, subscribe=topic, startingOffsets="group:nothere").initialOffset()
     assert topics.mq.inspect("groups", topic)["groups"] == ["shop.billing"]
     stream(topics, subscribe=topic, app="shop", startingOffsets="group:billing").initialOffset()
+
+
+def test_offsets_that_say_of_which_topic_they_are_are_refused_for_another(topics):
+    """As those of a view that was made before its topic was dropped and made anew."""
+    import json
+
+    topic = topics.make(partitions=1)
+    topics.fill(topic, 10)
+    end = stream(topics, subscribe=topic).latestOffset({}, ALL)
+
+    def read_from(offsets):
+        options = {"servers": topics.url, "subscribe": topic, "columns": "offset", "failOnDataLoss": "false"}
+        reader = LakeMQSource({**options, "startingOffsets": json.dumps(offsets)}).reader(OFFSET)
+        return sum(one.count for task in reader.partitions() for one in task.ranges)
+
+    start = {topic: {**end[topic], "0": 4}}
+    assert read_from(start) == 6
+    assert read_from({topic: {**end[topic], "0": 400}}) == 0, "with failOnDataLoss=false it is cut"
+    topics.mq.admin.call("PUT", f"topics/{topic}", {"partitions": 2})
+    with lakemq.connect(topics.url, app="shop") as mq:
+        mq.send(topic, b"x", partition=1)
+    assert read_from(start) == 7, "a partition that has come since is read from its first message on"
+    make_anew(topics, topic, 20, partitions=1)
+    with pytest.raises(DataLossError, match=f"startingOffsets: topic {topic} was dropped and made anew"):
+        read_from(start)

@@ -19,6 +19,7 @@ Place = tuple[str, int]
 Positions = dict[Place, int]
 
 EARLIEST, LATEST = -2, -1
+TOPIC_ID = "id"  # beside the partitions of a topic: which one they are of
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 _GROUP = "group:"
 _FORMS = "Write earliest, latest, -100, -10m, a time in ISO form, group: and a name, or JSON with offsets."
@@ -34,6 +35,13 @@ class Said:
     option: str
     form: str  # word, group, back, time, times or offsets
     value: Any
+
+    @property
+    def ids(self) -> dict[str, str]:
+        """Of which topics offsets are, where that was said."""
+        if self.form != "offsets":
+            return {}
+        return {topic: str(parts[TOPIC_ID]) for topic, parts in self.value.items() if TOPIC_ID in parts}
 
     @property
     def is_time(self) -> bool:
@@ -59,8 +67,10 @@ def read_time(option: str, text: str) -> Said:
 
 def read_offsets(option: str, value: Any) -> Said:
     """Offsets by topic and partition."""
-    for topic, parts in _by_topic(option, value).items():
+    for topic, parts in _by_topic(option, value, TOPIC_ID).items():
         for partition, offset in parts.items():
+            if partition == TOPIC_ID:
+                continue
             if not isinstance(offset, int) or isinstance(offset, bool) or offset < EARLIEST:
                 raise OptionError(
                     f"{option}: {offset!r} is no offset, for partition {partition} of {topic}",
@@ -78,9 +88,11 @@ def read_times(option: str, value: Any) -> Said:
     return Said(option, "times", found)
 
 
-def _by_topic(option: str, value: Any) -> Mapping[str, Mapping[str, Any]]:
+def _by_topic(option: str, value: Any, *others: str) -> Mapping[str, Mapping[str, Any]]:
+    """JSON by topic and partition, and perhaps other keys beside the partitions."""
     if not isinstance(value, dict) or not all(
-        isinstance(parts, dict) and all(p.isascii() and p.isdecimal() for p in parts) for parts in value.values()
+        isinstance(parts, dict) and all((p.isascii() and p.isdecimal()) or p in others for p in parts)
+        for parts in value.values()
     ):
         raise OptionError(f"{option} is JSON by topic and partition", f'Write {option}={{"orders": {{"0": …}}}}.')
     return value
@@ -193,9 +205,11 @@ def _by_times(said: Said, topic: str, ranges: Ranges) -> dict[int, int]:
 
 def _named(said: Said, topic: str, reach: Mapping[int, PartitionRange]) -> dict[int, Any]:
     """What is said for each partition of a topic, and for all of them."""
-    wanted = {int(partition): one for partition, one in said.value[topic].items()}
+    wanted = {int(partition): one for partition, one in said.value[topic].items() if partition != TOPIC_ID}
     _check_partitions(said.option, topic, wanted, reach)
     missing = sorted(set(reach) - set(wanted))
+    if topic in said.ids:  # they were taken, not written by hand: a partition that is not there has come since
+        return {**wanted, **dict.fromkeys(missing, 0)}
     if missing:
         hint = "Name all; -2 is earliest." if said.form == "offsets" else "Name all; 0 is the beginning."
         raise OptionError(f"{said.option} for {topic} leaves out partition {missing[0]}", hint)

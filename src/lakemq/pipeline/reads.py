@@ -128,6 +128,16 @@ class Reads:
                 hint = f"Did you mean {near[0]!r}?" if near else "See    lakemq topic list"
                 raise OptionError(f"there is no topic {topic!r}", hint)
 
+    def _check_said(self, said: Said, topics: Topics) -> None:
+        """Refuse what only this broker can know to be wrong: offsets of another topic, a group that nobody has."""
+        for topic, id in said.ids.items():
+            if topic in topics and id != self._id(topic):
+                raise DataLossError(
+                    f"{said.option}: topic {topic} was dropped and made anew since these offsets were taken",
+                    "Take them again; views are made again by register_views.",
+                )
+        self._check_group(said, topics)
+
     def _check_group(self, said: Said, topics: Topics) -> None:
         """Who asks where a group stands does not make it; a broker in dev mode would."""
         app = self._options.server.app
@@ -149,14 +159,14 @@ class Reads:
     def starts(self, topics: Topics, default: str) -> Positions:
         """Where to begin."""
         said = self._options.starting or Said("", "word", default)
-        self._check_group(said, topics)
-        return resolve(said, topics, self._ranges)
+        self._check_said(said, topics)
+        return resolve(said, topics, self._ranges, may_pass_end=self._options.loss == "false")
 
     def ends(self, topics: Topics) -> Positions:
         """Where to end."""
         said = self._options.ending or Said("", "word", "latest")
-        self._check_group(said, topics)
-        # An end beyond what there is may be asked for with failOnDataLoss=false, and is cut.
+        self._check_said(said, topics)
+        # What lies beyond the end may be asked for with failOnDataLoss=false, and is cut.
         return resolve(said, topics, self._ranges, may_pass_end=self._options.loss == "false")
 
     def bounds(self, topics: Topics) -> tuple[Positions, Positions]:

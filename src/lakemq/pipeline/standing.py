@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lakemq.pipeline.positions import Positions, to_json
-
-_ID = "id"
+from lakemq.pipeline.positions import TOPIC_ID, Positions, to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +24,7 @@ class Standing:
         found: dict[str, dict[str, Any]] = {topic: dict(parts) for topic, parts in to_json(self.positions).items()}
         for topic, parts in found.items():
             if topic in self.ids:
-                parts[_ID] = self.ids[topic]
+                parts[TOPIC_ID] = self.ids[topic]
         return found
 
     @classmethod
@@ -36,9 +34,9 @@ class Standing:
             (topic, int(partition)): offset
             for topic, parts in value.items()
             for partition, offset in parts.items()
-            if partition != _ID
+            if partition != TOPIC_ID
         }
-        return cls(positions, {topic: parts[_ID] for topic, parts in value.items() if _ID in parts})
+        return cls(positions, {topic: parts[TOPIC_ID] for topic, parts in value.items() if TOPIC_ID in parts})
 
     @property
     def topics(self) -> list[str]:

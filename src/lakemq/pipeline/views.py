@@ -19,7 +19,9 @@ from lakemq.pipeline.events import EVENTS_TOPIC
 from lakemq.pipeline.lake import EVENTS, MESSAGES, META, Lake, PartitionKey
 from lakemq.pipeline.lake.store import Snapshot
 from lakemq.pipeline.options import Server
+from lakemq.pipeline.positions import TOPIC_ID
 from lakemq.pipeline.reads import ddl
+from lakemq.pipeline.standing import topic_id
 from lakemq.pipeline.states import STATES_DDL, states_of
 from lakemq.pipeline.transforms import deliveries
 
@@ -49,6 +51,7 @@ class History:
         self._spark = spark
         self._server = server
         cluster = cluster_of(server)
+        self._cluster: str = cluster["cluster"]
         seen = seen_topics(cluster)
         self._topics = {one.name: ArchivedTopic(one.name, one.number) for one in seen if one.is_readable}
         self._counts = {one.name: one.partitions for one in seen}
@@ -130,10 +133,12 @@ class History:
         frame: DataFrame = source.option("failOnDataLoss", "false").load()
         return frame
 
-    def _positions(self, topic: str, table: str) -> dict[str, int]:
+    def _positions(self, topic: str, table: str) -> dict[str, Any]:
+        """Where the live part begins, and in which topic: one that is made anew later is not this view's."""
         held = {} if self._snapshot is None else self._snapshot.positions(table)
         number = self._topics[topic].id
-        return {str(p): held.get(PartitionKey(number, p), 0) for p in range(self._counts[topic])}
+        offsets = {str(p): held.get(PartitionKey(number, p), 0) for p in range(self._counts[topic])}
+        return {**offsets, TOPIC_ID: topic_id(self._cluster, number)}
 
     def _archived(self, table: str, topic: str, names: list[str]) -> DataFrame | None:
         if self._lake is None or self._snapshot is None:
