@@ -147,7 +147,7 @@ static int64_t count_plain(const uint8_t *p, int64_t size) {
         count += messages_of(&row);
         at += length;
     }
-    return count;
+    return count <= size / ITEM_BYTES_MIN ? count : -1; /* more than it can hold: not to be taken at its word */
 }
 
 /* ---- what Python sees ---------------------------------------------------------------------------------------------- */

@@ -17,6 +17,7 @@ SPAN_MARK = "+"  # before a span: whose clock it is counted by is the broker's
 DELAY_LEVEL = "DELAY_LEVEL"  # 1–18
 UNIQ_ID = "UNIQ_ID"  # the producer's id, for de-duplication
 TRACE = "TRACE"  # W3C traceparent
+TOMBSTONE = "LAKEMQ_TOMBSTONE"  # the message has no value at all, which an empty body alone does not say
 
 _SHORT_ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}
 _SHORT_ESCAPES_READ = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}

@@ -92,10 +92,17 @@ def trace(
     token: str = "",
 ) -> "DataFrame":
     """What happened to a message, to those of a key, or to those of a span of time: one row per step, in order."""
+    from lakemq.pipeline.tracing import TIMELINE_DDL, Search, trace_messages
     from lakemq.pipeline.transforms import timeline
+    from lakemq.pipeline.transforms.spans import moment
+    from lakemq.pipeline.transforms.trace import COLUMNS
 
-    found = open_views(spark, lake, servers=servers, app=app, token=token)
-    return timeline(found.meta, found.events, message_id=message_id, key=key, start=start, end=end)
+    if message_id is None and key is None:
+        found = open_views(spark, lake, servers=servers, app=app, token=token)
+        return timeline(found.meta, found.events, start=start, end=end)
+    first, last = (None if one is None else moment(one) for one in (start, end))
+    traced = trace_messages(_server(servers, app, token), lake, Search(message_id, key, first, last))
+    return spark.createDataFrame([tuple(row[name] for name in COLUMNS) for row in traced.rows], TIMELINE_DDL)
 
 
 def replay(

@@ -42,6 +42,7 @@ def test_topics_are_told_with_all_that_can_be_said_of_them():
     (found,) = whole(life.peer(), "cluster")
     number = life.topic_number("orders")
     topic = {"name": "orders", "number": number, "type": "ordered", "partitions": 3, "is_archived": False}
+    topic["is_readable"] = True
     assert found == {"cluster": "abc", "topics": [topic]}
 
 
@@ -64,6 +65,18 @@ def test_topics_come_in_pages_each_once():
     pages = whole(life.peer(), "cluster", count=10)
     assert [len(one["topics"]) for one in pages] == [10, 10, 5]
     assert [topic["name"] for one in pages for topic in one["topics"]] == names
+
+
+def test_the_groups_of_a_topic_are_told_by_name_in_pages_and_asking_makes_none():
+    life = BrokerLife(creates_missing=True)
+    life.ask("create_topic", name="orders")
+    life.ask("create_app", name="desk")
+    names = [f"desk.g{number}" for number in range(5)]
+    for name in names:
+        life.ask("subscribe", topic="orders", app=name, consumer={})
+    pages = whole(life.peer(), "groups", "orders", count=2)
+    assert [one["groups"] for one in pages] == [names[:2], names[2:4], names[4:]]
+    assert page(life.peer(), "groups", "nowhere") == NO_TOPIC
 
 
 # --- deliveries --------------------------------------------------------------------------------------------------

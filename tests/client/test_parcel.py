@@ -226,7 +226,8 @@ def test_bodies_are_bytes_text_or_json():
     assert body_bytes("é") == "é".encode()
     assert body_bytes({"a": [1, "é"]}) == '{"a":[1,"é"]}'.encode()
     assert tags_text(["a", "b"]) == "a,b"
-    for wrong in (None, 1, object(), {"a": object()}, {"a": float("nan")}, "\ud800"):
+    assert body_bytes(None) == b"", "a tombstone, which its attributes tell"
+    for wrong in (1, object(), {"a": object()}, {"a": float("nan")}, "\ud800"):
         with pytest.raises(BadParameterError):
             body_bytes(wrong)
     assert Message(b"x").key is None

@@ -2,7 +2,7 @@
 
     python archive_run.py URL LAKE STEP COUNT [MASTER]
 
-STEP is `written`, `committed`, `told` or `never`; it dies the COUNT-th time it comes there.
+STEP is `written`, `committed`, `told`, `kept up` or `never`; it dies the COUNT-th time it comes there.
 """
 
 import os

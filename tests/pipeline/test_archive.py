@@ -18,6 +18,7 @@ from lakemq.pipeline.archive_plan import archived_status, told_positions
 from lakemq.pipeline.archiving import ARCHIVE_APP, Archive, ArchiveSettings
 from lakemq.pipeline.errors import PipelineError
 from lakemq.pipeline.lake import ArchiveRunningError, Lake, OtherClusterError, verify
+from lakemq.pipeline.lake.upkeep import UpkeepPolicy
 from lakemq.pipeline.options import Server
 
 RUN = Path(__file__).parent / "archive_run.py"
@@ -60,6 +61,21 @@ def test_a_run_copies_all_there_is_and_the_next_only_what_is_new(spark, topics, 
     assert archive(spark, topics, tmp_path, [topic], offsets_max=200).messages == 500
     assert archive(spark, topics, tmp_path, [topic]).messages == 0
     assert bodies(spark, check(topics, tmp_path, topic), topic) == list(range(2500))
+
+
+def test_many_small_batches_leave_few_files_and_every_message_once(spark, topics, tmp_path):
+    """As with a short trigger; before, there were as many files as batches."""
+    topic = topics.make(partitions=1)
+    topics.fill(topic, 2400)
+    progress = archive(spark, topics, tmp_path, [topic], offsets_max=100)
+    assert (progress.messages, progress.batches) == (2400, 24)
+    lake = check(topics, tmp_path, topic)
+    for table in ("messages", "meta"):
+        assert len(lake.files(table, topic=topic)) <= 12
+    assert progress.compacted >= 32
+    assert bodies(spark, lake, topic) == list(range(2400))
+    untouched = archive(spark, topics, tmp_path / "b", [topic], offsets_max=400, upkeep=UpkeepPolicy(0, 0))
+    assert (untouched.compacted, untouched.batches) == (0, 6)
 
 
 def test_archived_topics_are_found_by_their_mark_and_the_broker_is_told(spark, topics, tmp_path):

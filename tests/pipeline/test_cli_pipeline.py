@@ -15,7 +15,7 @@ pytest.importorskip("pyspark", reason="needs the extra spark")
 
 from lakemq.cli import main
 from lakemq.cli.failure import DONE, FAILED, NOT_FOUND, USAGE
-from lakemq.cli.querying import readable, split_statements
+from lakemq.cli.querying import readable, split_statements, views_named
 from lakemq.pipeline.errors import SparkMissingError
 from lakemq.pipeline.session import check_java
 
@@ -190,13 +190,50 @@ def test_a_file_of_two_statements(shell, orders):
 
 
 @marked
-def test_wrong_sql_is_one_clear_line(shell):
-    done = shell.run("sql", "select total from lake.nothing", "--master", "local[2]", exit_code=FAILED)
+def test_wrong_sql_is_one_clear_line(shell, orders):
+    done = shell.run("sql", f"select total from lake.{orders}", "--master", "local[2]", exit_code=FAILED)
     assert done.stdout == ""
     errors = [line for line in done.stderr.splitlines() if line.startswith("error")]
     assert len(errors) == 1
-    assert "`lake`.`nothing` cannot be found" in errors[0]
+    assert "`total`" in errors[0]
     assert "\tat " not in done.stderr
+
+
+@marked
+def test_a_wrong_view_is_told_before_spark_is_started(shell, orders):
+    done = shell.run("sql", "select 1; select * from lake.mesages m join lake.lag l", exit_code=NOT_FOUND)
+    assert done.stderr.splitlines() == ["error: there is no view lake.mesages", "  fix   did you mean lake.messages?"]
+    done = shell.run("sql", "select * from lake.`xyz.w`", exit_code=NOT_FOUND)
+    assert "there is no view lake.xyz.w" in done.stderr
+    assert "lake.deliveries" in done.stderr
+
+
+@marked
+def test_a_lake_that_is_only_behind_is_not_called_broken(shell, topics):
+    from lakemq.pipeline.lake import Lake
+
+    path = str(shell.directory / "behind")
+    Lake.open(path, topics.mq.inspect("cluster")["cluster"], create=True)
+    done = shell.run("archive", "verify", "--lake", path, exit_code=FAILED)
+    assert "error: the lake is behind; what is in it is as it should be" in done.stderr
+    assert f"fix   lakemq archive run --lake {path}" in done.stderr
+    assert "backup" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("statement", "views"),
+    [
+        ("select 1", set()),
+        (
+            "select a.x from lake.Orders a join lake.`eu.late-orders` b where c = 'from lake.nothing'",
+            {"orders", "eu.late-orders"},
+        ),
+        ("with lake as (select 1 x) select lake.x from lake", set()),
+        ('select "from lake.nothing" FROM  lake . lag', {"lag"}),
+    ],
+)
+def test_the_views_of_a_statement_are_those_it_reads_from(statement, views):
+    assert views_named(statement) == views
 
 
 @pytest.fixture

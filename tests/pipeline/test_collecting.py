@@ -48,11 +48,8 @@ class NoTopics:
     def topics(self):
         return {}
 
-    def ends(self, topics):
-        return {}
-
-    def starts(self, topics, default):
-        return {}
+    def bounds(self, topics):
+        return {}, {}
 
     def available(self, ranges):
         return ranges

@@ -1,5 +1,6 @@
 """Stored messages as columns: what comes out is what a consumer would be given, message by message."""
 
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
@@ -17,6 +18,8 @@ from lakemq.pipeline import schema
 from lakemq.pipeline.arrow import DAMAGED, Columns
 from lakemq.pipeline.columns import BODIES, IDS, REST, Block
 from lakemq.record import FIXED_BYTES
+
+FLAG_AT = 41  # in a message: of a batch, how many it says it has
 
 FORMS = [None] if columns._columns is None else [columns._columns, None]
 KINDS = st.sampled_from([Compression.NONE, Compression.LZ4, Compression.ZSTD, Compression.SNAPPY, Compression.ZLIB])
@@ -65,8 +68,6 @@ def block_of(messages, index=100):
 
 
 def pack_at(message, index):
-    from dataclasses import replace
-
     return pack(replace(message, partition=3, index=index))
 
 
@@ -145,6 +146,39 @@ def test_a_batch_that_cannot_be_opened_keeps_its_offsets():
     assert [row["value"] for row in rows[1:4]] == [b""] * 3
     assert all(DAMAGED in dict(row["headers"]) for row in rows[:4])
     assert rows[4]["value"] == b"after"
+
+
+@pytest.mark.usefixtures("form")
+def test_well_compressed_bodies_are_opened_in_pieces_that_keep_to_the_bound():
+    """Each piece has what fits, and one that is larger by itself is alone."""
+    sizes = [60_000, 60_000, 30_000, 500_000, 10_000]
+    messages = [Message(body=bytes(size), compression=Compression.ZSTD) for size in sizes]
+    data, _ = block_of(messages)
+    found = list(Block(data).opened(bytes_max=100_000))
+    opened = [int(one.rows["body_bytes"].sum()) for one in found]
+    assert sum(opened) == sum(sizes)
+    assert opened == [60_000, 90_000, 500_000, 10_000]
+    assert [index for one in found for index in one.rows["index"].tolist()] == list(range(100, 105))
+    assert [one.next_index for one in found] == [101, 103, 104, 105]
+    assert not any(one.rows["is_damaged"].any() for one in found)
+
+
+@pytest.mark.usefixtures("form")
+@pytest.mark.parametrize("kind", [Compression.LZ4, None], ids=["compressed", "plain"])
+def test_batches_that_only_say_they_are_large_do_not_take_the_memory_at_once(monkeypatch, kind):
+    monkeypatch.setattr(columns, "_OPENED_ROWS_MAX", 50_000)
+    batch = BatchMessage(items=tuple(BatchItem(b"z" * 40) for _ in range(9)))
+    data, index = b"", 100
+    for _ in range(8):
+        message = bytearray(pack_at(replace(batch, compression=kind or Compression.NONE), index))
+        message[FLAG_AT : FLAG_AT + 2] = (30_000).to_bytes(2, "big")
+        data += bytes(message)
+        index += 30_000
+    found = Block(data).opened()
+    first = next(found)
+    assert len(first.rows) == 30_000
+    assert first.rows["is_damaged"].all()
+    assert [len(one.rows) for one in found] == [30_000] * 7
 
 
 @pytest.mark.usefixtures("form")
@@ -365,7 +399,7 @@ def test_few_bytes_that_are_very_many_when_opened_are_opened_in_pieces(kind):
     block = Block(data)
     assert (block.first_index, block.next_index) == (100, 109)
     found = list(block.opened(bytes_max=40_000))
-    assert [one.next_index for one in found] == [102, 107, 109]
-    assert max(len(one.arena) for one in found) < len(data) + 40_000 + 50_000
+    assert [one.next_index for one in found] == [102, 106, 107, 109]
+    assert max(len(one.arena) for one in found) <= len(data) + 50_000, "the bound, or one that is larger alone"
     rows = [row for one in found for row in Columns(one, "orders", 3).batch(["offset", "value"]).to_pylist()]
     assert rows == [{"offset": 100 + n, "value": one.body} for n, (one, _) in enumerate(alone)]

@@ -77,7 +77,8 @@ def run(environment, *arguments):
 
 @pytest.mark.live
 @pytest.mark.parametrize(
-    "command", [("sql", "select 1"), ("archive", "run"), ("report",), ("trace", "t/0/0"), ("replay", "a", "--to", "b")]
+    "command",
+    [("sql", "select 1"), ("archive", "run"), ("report",), ("trace", "--from", "-1h"), ("replay", "a", "--to", "b")],
 )
 def test_the_command_line_says_it_before_anything_is_started(tmp_path, command):
     done = run({"PATH": str(tmp_path)}, *command)

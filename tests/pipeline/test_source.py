@@ -86,7 +86,7 @@ def test_a_read_has_the_usual_columns_and_others_when_they_are_asked_for(spark, 
     assert everything.columns == [*usual.columns, "priority", "flag", "term"]
     some = topics.read(spark, subscribe=topic, columns="priority, value , offset")
     assert [tuple(row) for row in some.collect()] == [(3, b"one", 0)]
-    assert [field.nullable for field in some.schema] == [False, False, False]
+    assert [field.nullable for field in some.schema] == [False, True, False]
     assert "headers" not in topics.read(spark, subscribe=topic, includeHeaders="false").columns
     assert topics.read(spark, subscribe=topic, includeHeaders="true").columns == usual.columns
     stream = spark.readStream.format("lakemq").options(servers=topics.url, subscribe=topic, columns="term,key").load()
@@ -119,11 +119,11 @@ def test_columns_that_make_no_sense_are_refused(spark, topics, columns, said):
     assert said in str(caught.value)
 
 
-def test_only_a_key_may_be_null_unless_rows_come_from_the_lake(spark, topics, tmp_path):
+def test_only_keys_and_values_may_be_null_unless_rows_come_from_the_lake(spark, topics, tmp_path):
     topic = topics.make()
     topics.mq.send(topic, b"", key=None)
     frame = topics.read(spark, subscribe=topic)
-    assert [field.name for field in frame.schema if field.nullable] == ["key"]
+    assert [field.name for field in frame.schema if field.nullable] == ["key", "value"]
     (row,) = frame.collect()
     assert [name for name in frame.columns if row[name] is None] == ["key"]
     stream = spark.readStream.format("lakemq").options(servers=topics.url, subscribe=topic).load()
@@ -211,6 +211,19 @@ def test_no_broker_is_one_clear_line(spark):
 def test_a_stream_whose_topic_is_gone_ends_with_the_reason(spark, topics, tmp_path):
     with pytest.raises(StreamingQueryException, match="there is no topic"):
         copy(spark, topics, "never_there", tmp_path)
+
+
+def test_a_stream_on_a_topic_that_was_made_anew_ends_with_the_reason_and_skips_nothing(spark, topics, tmp_path):
+    topic = topics.make()
+    topics.fill(topic, 200)
+    copy(spark, topics, topic, tmp_path)
+    topics.mq.admin.delete_topic(topic)
+    topics.mq.admin.ensure_topic(topic, partitions=2)
+    topics.fill(topic, 240, first=200)
+    with pytest.raises(StreamingQueryException, match=f"topic {topic} was dropped and made anew"):
+        copy(spark, topics, topic, tmp_path)
+    copy(spark, topics, topic, tmp_path, failOnDataLoss="false")
+    assert numbers(spark.read.parquet(str(tmp_path / "out"))) == list(range(440))
 
 
 def test_the_session_spares_arrow_its_checks_and_what_the_user_gives_to_java_comes_last(spark):

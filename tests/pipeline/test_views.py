@@ -86,6 +86,17 @@ def test_lag_is_what_a_group_has_not_been_given(spark, orders):
     assert total == (700,)
 
 
+def test_the_lag_of_a_report_ends_with_that_of_the_group(spark, topics, orders):
+    """Counted from the events alone it is 709: nine messages that are to be tried again are no lag any more."""
+    from lakemq.pipeline.transforms import lag_history
+
+    topic, lake = orders
+    views = lm.open_views(spark, lake, servers=topics.url)
+    rows = lag_history(views.events, "1 minute", views.lag).where(f"topic = '{topic}'").orderBy("at").collect()
+    last = [row["lag"] for row in rows if row["group"] == "shop.billing"][-1]
+    assert last == sum(topics.lag(topic, "billing", app="shop")) == 700
+
+
 def test_events_tell_what_happened(spark, orders):
     topic, _ = orders
     counts = dict(ask(spark, f"select kind, sum(count) from lake.events where topic = '{topic}' group by 1"))

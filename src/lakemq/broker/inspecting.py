@@ -23,7 +23,7 @@ from lakemq.errors import BadParameterError, ConsumerNotFoundError, TopicNotFoun
 from lakemq.wire.header import Header
 from lakemq.wire.own import Inspect, InspectAck
 
-CLUSTER, DELIVERIES = "cluster", "deliveries"
+CLUSTER, GROUPS, DELIVERIES = "cluster", "groups", "deliveries"
 ROWS_MAX = 1000
 _BYTES_MAX = 256 << 10
 
@@ -60,15 +60,23 @@ class Inspecting:
         count = min(command.count, ROWS_MAX) if command.count > 0 else ROWS_MAX
         if command.what == CLUSTER:
             body, after = self._cluster(connection, command.after, count)
+        elif command.what == GROUPS:
+            body, after = self._groups(connection, command, count)
         elif command.what == DELIVERIES:
             body, after = self._deliveries(connection, command, count)
         else:
-            raise BadParameterError(f"{command.what!r} cannot be inspected; {CLUSTER} and {DELIVERIES} can")
+            raise BadParameterError(f"{command.what!r} cannot be inspected; {CLUSTER}, {GROUPS} and {DELIVERIES} can")
         answer(connection, header, InspectAck(0, after, json.dumps(body, separators=(",", ":")).encode()), now)
 
     def _sees_all(self, connection: Connection) -> bool:
         config = self._config
         return config.creates_missing or connection.app in (config.admin_app, owner_name(config.archive.app))
+
+    def _may_read(self, connection: Connection, topic: Topic) -> bool:
+        """Whether that app itself, without a group, would get messages of the topic."""
+        known = self._ledger.metadata.subscription(topic.name, connection.app)
+        is_consumer = known is not None and known.consumer is not None
+        return topic.is_readable and (is_consumer or self._config.creates_missing)
 
     # --- topics ------------------------------------------------------------------------------------------------
 
@@ -87,17 +95,30 @@ class Inspecting:
                 "type": topic.type,
                 "partitions": topic.partition_count,
                 "is_archived": topic.is_archived,
+                "is_readable": self._may_read(connection, topic),
             }
             for topic in map(metadata.topics.__getitem__, page)
         ]
         return {"cluster": metadata.cluster, "topics": topics}, page[-1] if len(names) > count else ""
 
+    def _topic(self, connection: Connection, name: str) -> Topic:
+        topic = self._ledger.metadata.topics.get(connection.full_topic(name))
+        if topic is None:
+            raise TopicNotFoundError(f"there is no topic {name!r}")
+        return topic
+
+    def _groups(self, connection: Connection, command: Inspect, count: int) -> tuple[dict[str, Any], str]:
+        """Who receives from a topic, and no more of them than their names."""
+        topic = self._topic(connection, command.topic)
+        names = [one.app for one in self._consumers(connection, topic)]
+        names = names[bisect_right(names, command.after) :]
+        page = names[:count]
+        return {"topic": topic.name, "groups": page}, page[-1] if len(names) > count else ""
+
     # --- what has become of messages -----------------------------------------------------------------------------
 
     def _deliveries(self, connection: Connection, command: Inspect, count: int) -> tuple[dict[str, Any], str]:
-        topic = self._ledger.metadata.topics.get(connection.full_topic(command.topic))
-        if topic is None:
-            raise TopicNotFoundError(f"there is no topic {command.topic!r}")
+        topic = self._topic(connection, command.topic)
         consumers = self._consumers(connection, topic)
         after_app, place = _place_of(command.after)
         apps: list[dict[str, Any]] = []

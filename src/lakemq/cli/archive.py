@@ -30,11 +30,16 @@ def run(
     ] = "",
     batch: Annotated[int, typer.Option(min=1, help="At most so many messages in a batch.")] = 1_000_000,
     ship: Annotated[bool, typer.Option("--ship", help="Send LakeMQ's code to workers that do not have it.")] = False,
+    compact_mb: Annotated[int, typer.Option(min=0, help="Copy so much into larger files after a batch; 0: none.")] = 32,
+    vacuum_hours: Annotated[
+        int, typer.Option(min=0, help="Once a day, remove files that nobody needed for so long; 0: never.")
+    ] = 168,
 ) -> None:
     """Copy what is new of all archived topics into the lake, each message once."""
     from lakemq.cli.archiving import run_archive
 
-    run_archive(chosen(ctx), tuple(topics or ()), lake, master, every, batch, ship)
+    upkeep = compact_mb << 20, vacuum_hours
+    run_archive(chosen(ctx), tuple(topics or ()), lake, master, every, batch, ship, upkeep)
 
 
 @app.command()

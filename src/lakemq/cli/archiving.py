@@ -36,25 +36,36 @@ def open_lake(lake: str) -> "Lake":
 
 
 def run_archive(
-    chosen: Chosen, topics: tuple[str, ...], lake: str, master: str, every: str, batch: int, ships: bool = False
+    chosen: Chosen,
+    topics: tuple[str, ...],
+    lake: str,
+    master: str,
+    every: str,
+    batch: int,
+    ships: bool = False,
+    upkeep: tuple[int, int] | None = None,
 ) -> None:
     check_spark()
     server = server_of(chosen, _archive_app())
     from lakemq.pipeline.archiving import Archive, ArchiveSettings
+    from lakemq.pipeline.lake.place import Place
+    from lakemq.pipeline.lake.upkeep import UpkeepPolicy
     from lakemq.pipeline.session import session
 
+    Place.of(lake)  # one that cannot be is told before Spark is started
+    policy = UpkeepPolicy() if upkeep is None else UpkeepPolicy(*upkeep)
     remark("starting Spark …")
     spark = session(master, "lakemq archive", ships=ships)
     archive = Archive(
         spark,
-        ArchiveSettings(server, lake, topics, offsets_max=batch, every=every),
+        ArchiveSettings(server, lake, topics, offsets_max=batch, every=every, upkeep=policy),
         told=_tell,
         stops=_stop_on_signals(),
     )
     progress = archive.run()
     spark.stop()
     found = asdict(progress)
-    print_one({name: found[name] for name in ("messages", "missed", "batches", "bytes")}, chosen.output)
+    print_one({name: found[name] for name in ("messages", "missed", "batches", "bytes", "compacted")}, chosen.output)
     if progress.missed:
         remark(f"{progress.missed} messages had left the broker before: rows of table gaps say which")
 
@@ -94,11 +105,12 @@ def show_status(chosen: Chosen, lake: str) -> None:
 
 def show_verification(chosen: Chosen, lake: str, offline: bool) -> None:
     found = open_lake(lake)
-    from lakemq.pipeline.archive_plan import told_positions
+    from lakemq.pipeline.archive_plan import kept_positions, told_positions
     from lakemq.pipeline.lake import verify
 
-    expected = {} if offline else told_positions(server_of(chosen, _archive_app()))
-    report = verify(found, expected, progress=_tell_files)
+    server = server_of(chosen, _archive_app())
+    expected, kept = ({}, {}) if offline else (told_positions(server), kept_positions(server))
+    report = verify(found, expected, kept=kept, progress=_tell_files)
     facts: dict[str, Any] = {
         "messages": report.rows.get("messages", 0),
         "events": report.rows.get("events", 0),
@@ -114,6 +126,10 @@ def show_verification(chosen: Chosen, lake: str, offline: bool) -> None:
     print_one(facts, chosen.output)
     for problem in report.problems[:_SHOWN_PROBLEMS]:
         remark(str(problem))
+    if report.is_only_behind:
+        raise CommandError(
+            "the lake is behind; what is in it is as it should be", fix=f"lakemq archive run --lake {lake}"
+        )
     if report.problem_count:
         raise CommandError(
             f"{report.problem_count} things in the lake are not as they should be",

@@ -1,6 +1,8 @@
 """What `lakemq sql`, `trace`, `replay` and `report` do."""
 
+import difflib
 import logging
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -16,17 +18,23 @@ from lakemq.cli.archiving import server_of
 from lakemq.cli.failure import USAGE, CommandError
 from lakemq.cli.options import Chosen
 from lakemq.cli.printing import print_one, print_rows, remark
+from lakemq.pipeline.session import check_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from lakemq.pipeline.options import Server
+
+    Traced = tuple[list[Any], bool, list[str]]
+
+_NAMED_MAX = 20
 _EXITS = ("exit", "quit", r"\q")
 
 
 @contextmanager
 def spark_of(master: str, name: str) -> "Iterator[SparkSession]":
     """A session for one command; what Spark says is told in one line."""
-    from lakemq.pipeline.session import check_spark, session
+    from lakemq.pipeline.session import session
     from lakemq.pipeline.spark_errors import told
 
     check_spark()
@@ -47,12 +55,15 @@ def run_sql(chosen: Chosen, statement: str | None, file: str | None, lake: str, 
     if statement and file:
         raise CommandError("give a statement or a file, not both", USAGE)
     server = server_of(chosen)
+    text = statement or (_read(file) if file else "")
+    check_spark()
+    _check_views(server, text)
     from lakemq.pipeline.views import register_views
 
     with spark_of(master, "lakemq sql") as spark:
         if statement or file:
             register_views(spark, server, lake)
-            for one in split_statements(statement or _read(file or "")):
+            for one in split_statements(text):
                 _ask(spark, one, chosen.output, limit)
             return
         names = register_views(spark, server, lake)
@@ -60,6 +71,39 @@ def run_sql(chosen: Chosen, statement: str | None, file: str | None, lake: str, 
         for one in _typed():
             register_views(spark, server, lake)
             _ask_and_go_on(spark, one, chosen.output, limit)
+
+
+def _check_views(server: "Server", text: str) -> None:
+    """Refuse names of views that are not there before Spark is started for them, which takes a while."""
+    statements = split_statements(text)
+    named = {name for one in statements for name in views_named(one)}
+    if not named or any(re.search(r"\bcreate\b", one, re.IGNORECASE) for one in statements):  # may make its own
+        return
+    from lakemq.pipeline.archive_plan import cluster_of, seen_topics
+    from lakemq.pipeline.views import VIEWS
+
+    seen = seen_topics(cluster_of(server))
+    left_out = {one.name for one in seen if not one.is_readable}
+    known = [one.name for one in seen if one.is_readable and not one.name.startswith("__")] + list(VIEWS)
+    for name in sorted(named - {one.lower() for one in known}):
+        if name in left_out:
+            raise CommandError(
+                f"app {server.app} may not read topic {name}",
+                3,
+                fix=f"lakemq app subscribe {server.app} {name} --consumer",
+            )
+        near = difflib.get_close_matches(name, known, 1)
+        fix = (
+            f"did you mean lake.{near[0]}?" if near else f"views are {', '.join(f'lake.{one}' for one in known[-20:])}"
+        )
+        raise CommandError(f"there is no view lake.{name}", 3, fix=fix)
+
+
+def views_named(statement: str) -> set[str]:
+    """The views of `lake` that a statement reads from, in lower case, as Spark takes names."""
+    plain = re.sub(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", "''", statement)
+    found = re.findall(r"\b(?:from|join)\s+`?lake`?\s*\.\s*(?:`((?:[^`]|``)+)`|(\w+))", plain, re.IGNORECASE)
+    return {(quoted.replace("``", "`") or name).lower() for quoted, name in found}
 
 
 def _read(path: str) -> str:
@@ -177,24 +221,48 @@ def run_trace(
             "say which messages: an id, --key, or --from and --to", USAGE, fix="lakemq trace orders/0/17"
         )
     server = server_of(chosen)
-    from lakemq.pipeline.transforms import as_json, timeline, tree
-    from lakemq.pipeline.views import open_views
-
-    with spark_of(master, "lakemq trace") as spark:
-        views = open_views(spark, server, lake)
-        frame = timeline(
-            views.meta, views.events, message_id=message_id, key=key, start=_moment(start), end=_moment(end)
-        )
-        ids = [row["messageId"] for row in frame.select("messageId").distinct().limit(limit + 1).collect()]
-        rows = frame.where(frame["messageId"].isin(ids[:limit])).collect() if ids else []
+    search = message_id, key, _moment(start), _moment(end)
+    find = _trace_span if message_id is None and key is None else _trace_messages
+    rows, is_more, left_out = find(server, lake, master, limit, *search)
+    _tell_left_out(left_out, server.app)
     if not rows:
         raise CommandError("no message is like that", 3, fix="events are recorded for archived topics only")
+    from lakemq.pipeline.transforms.trace_text import as_json, tree
+
     if chosen.is_json:
         typer.echo(as_json(rows))
     else:
         typer.echo(tree(rows))
-    if len(ids) > limit:
+    if is_more:
         remark(f"there are more than {limit} messages: add --limit")
+
+
+def _trace_messages(server: "Server", lake: str, master: str, limit: int, *search: Any) -> "Traced":
+    """By id or key: what is needed is read without Spark, which would take longer to start."""
+    from lakemq.pipeline.tracing import Search, trace_messages
+
+    found = trace_messages(server, lake, Search(*search), limit)
+    return found.rows, found.is_more, found.left_out
+
+
+def _trace_span(server: "Server", lake: str, master: str, limit: int, *search: Any) -> "Traced":
+    from lakemq.pipeline.transforms import timeline
+    from lakemq.pipeline.views import open_views
+
+    with spark_of(master, "lakemq trace") as spark:
+        views = open_views(spark, server, lake)
+        frame = timeline(views.meta, views.events, start=search[2], end=search[3])
+        ids = [row["messageId"] for row in frame.select("messageId").distinct().limit(limit + 1).collect()]
+        rows = frame.where(frame["messageId"].isin(ids[:limit])).collect() if ids else []
+    return rows, len(ids) > limit, views.left_out
+
+
+def _tell_left_out(topics: list[str], app: str) -> None:
+    if topics:
+        named = ", ".join(topics[:_NAMED_MAX]) + (
+            f" and {len(topics) - _NAMED_MAX} more" if len(topics) > _NAMED_MAX else ""
+        )
+        remark(f"left out, for app {app} may not read them: {named}")
 
 
 def _moment(text: str | None) -> datetime | None:
@@ -254,7 +322,7 @@ def run_report(chosen: Chosen, path: str, every: str, lake: str, master: str) ->
             "rates": rates(views.meta, every),
             "end_to_end_latency": end_to_end_latency(views.events, every),
             "hop_latency": hop_latency(views.events, every),
-            "lag_history": lag_history(views.events, every),
+            "lag_history": lag_history(views.events, every, views.lag),
             "hot_keys": hot_keys(views.meta),
             "retry_report": retry_report(views.events),
             "dead_letter_report": dead_letter_report(views.events),
@@ -262,4 +330,5 @@ def run_report(chosen: Chosen, path: str, every: str, lake: str, master: str) ->
             "app_cost": app_cost(views.meta, views.events),
         }
         write_report(path, frames, f"LakeMQ at {server.url}")
+    _tell_left_out(views.left_out, server.app)
     print_one({"page": str(Path(path).absolute())}, chosen.output)

@@ -18,6 +18,8 @@ def fetch_block(core: Core, topic: str, app: str, partition: int, index: int, co
     """
     deadline_ms = core.now_ms + core.config.timeout_ms
     route = yield from core.route(topic, app, deadline_ms)
+    if partition not in route.leaders:  # a new one, perhaps
+        route = yield from core.route_now(topic, app, deadline_ms)
     leader = route.leaders.get(partition)
     if leader is None:
         core.router.spoil(topic, app)

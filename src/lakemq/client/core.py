@@ -245,6 +245,10 @@ class Core:
             if self.router.is_old(route, self.now_ms):
                 self._refresh(topic, app)  # its outcome is the next caller's
             return route
+        return (yield from self.route_now(topic, app, deadline_ms))
+
+    def route_now(self, topic: str, app: str, deadline_ms: int) -> Steps[Route]:
+        """Where the topic is, asked now: for whoever must know all partitions."""
         refresh = self._refresh(topic, app)
         yield self.within(refresh, deadline_ms)
         if not refresh.is_done:

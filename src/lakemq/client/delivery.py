@@ -13,7 +13,7 @@ from copy import copy
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from lakemq.attributes import TAGS, UNIQ_ID, decode_attributes
+from lakemq.attributes import TAGS, TOMBSTONE, UNIQ_ID, decode_attributes
 from lakemq.batch import HEAD
 from lakemq.checksum import crc32
 from lakemq.client.duration import Duration, duration_ms
@@ -292,12 +292,19 @@ class Delivery:
             )
         return self._attributes
 
+    @property
+    def is_tombstone(self) -> bool:
+        """Whether it was sent without a value, as None: its body is empty, and what its key stood for is no more."""
+        return TOMBSTONE in self.attributes()
+
     def text(self) -> str:
         """The body as text."""
         return decode_text(self.body, "body")
 
     def json(self) -> Any:
-        """The body as the JSON it is."""
+        """The body as the JSON it is; None of a tombstone."""
+        if not self.body and self.is_tombstone:
+            return None
         try:
             return json.loads(self.body)
         except ValueError as error:

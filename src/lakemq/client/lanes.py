@@ -10,7 +10,7 @@ from typing import Any
 
 from lakemq.client.config import Acks
 from lakemq.client.errors import made_unknown
-from lakemq.client.outgoing import Body, Message, Tags, body_bytes, key_bytes, tags_text
+from lakemq.client.outgoing import Body, Message, Tags, body_bytes, key_bytes, marked, tags_text
 from lakemq.client.parcel import ITEM_BYTES_MIN, Parcel
 from lakemq.client.producer import Producer
 from lakemq.client.promise import Promise, Steps, start
@@ -80,6 +80,7 @@ class Lanes:
         """Take a message: its parcel and its place there. Or what to wait for before this is called again."""
         config = self._config
         data = body if type(body) is bytes else body_bytes(body)
+        headers = marked(headers, body)
         if self.buffered_count and (
             self.buffered_count >= config.buffer_count or self.buffered_bytes + len(data) > config.buffer_bytes
         ):

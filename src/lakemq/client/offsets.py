@@ -36,7 +36,7 @@ class PartitionLag(NamedTuple):
 
 def ranges(core: Core, topic: str, app: str, time_ms: int | None, deadline_ms: int) -> Steps[dict[int, PartitionRange]]:
     """Every partition that has a leader: how far it reaches, where the app stands, and the index of a moment."""
-    route = yield from core.route(topic, app, deadline_ms)
+    route = yield from core.route_now(topic, app, deadline_ms)
     found: dict[int, PartitionRange] = {}
     asked: list[Promise[list[PartitionRange]]] = [
         start(_ranges_of(core, route, broker, time_ms, deadline_ms)) for broker in route.brokers.values()
@@ -104,6 +104,11 @@ def seek(core: Core, topic: str, app: str, where: Start, only: int | None, is_dr
 def commit(core: Core, topic: str, app: str, targets: Mapping[int, int], deadline_ms: int) -> Steps[None]:
     """Set where an app stands, by partition."""
     route = yield from core.route(topic, app, deadline_ms)
+    if not targets.keys() <= route.leaders.keys():  # new ones, perhaps
+        route = yield from core.route_now(topic, app, deadline_ms)
+    unknown = sorted(targets.keys() - route.leaders.keys())
+    if unknown:
+        raise BadParameterError(f"{topic} has no partition {unknown[0]} that can be reached")
     by_broker: dict[int, list[PartitionIndex]] = {}
     for partition, target in targets.items():
         by_broker.setdefault(route.leaders[partition].id, []).append(PartitionIndex(partition, target))

@@ -7,13 +7,13 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from lakemq.attributes import DELAY_LEVEL, DELIVER_AT, EXPIRE, SPAN_MARK, TAGS, UNIQ_ID, encode_attributes
+from lakemq.attributes import DELAY_LEVEL, DELIVER_AT, EXPIRE, SPAN_MARK, TAGS, TOMBSTONE, UNIQ_ID, encode_attributes
 from lakemq.client.duration import Duration, duration_ms, moment_ms
 from lakemq.errors import BadParameterError
 from lakemq.message import BUSINESS_ID_CHARACTERS_MAX
 from lakemq.record import Buffer
 
-Body = bytes | bytearray | memoryview | str | dict[str, Any] | list[Any]
+Body = bytes | bytearray | memoryview | str | dict[str, Any] | list[Any] | None
 Tags = str | Sequence[str]
 
 TAG_SEPARATOR = ","
@@ -81,8 +81,13 @@ def _moment(moment: datetime | int | None, noun: str, wall_ms: int) -> int:
     return moment
 
 
+def marked(headers: Mapping[str, str] | None, body: Body) -> Mapping[str, str] | None:
+    """Headers that say whether there is a value: None is a tombstone, which others see as an empty body."""
+    return headers if body is not None else {**(headers or {}), TOMBSTONE: "1"}
+
+
 def body_bytes(body: Body) -> Buffer:
-    """The bytes to carry: text as UTF-8, dict and list as JSON."""
+    """The bytes to carry: text as UTF-8, dict and list as JSON; none of None, see `marked`."""
     if isinstance(body, bytes | bytearray):
         return body
     if isinstance(body, str):
@@ -94,6 +99,8 @@ def body_bytes(body: Body) -> Buffer:
             raise BadParameterError(f"the body cannot be written as JSON: {error}") from None
     if isinstance(body, memoryview):
         return body.tobytes()  # it may be of any shape, and may change
+    if body is None:
+        return b""
     raise BadParameterError(f"a body is bytes, str, dict or list, not {type(body).__name__}")
 
 

@@ -16,6 +16,7 @@ from lakemq.client.outgoing import (
     body_bytes,
     is_special,
     key_bytes,
+    marked,
     scheduled,
     tags_text,
 )
@@ -59,6 +60,7 @@ class Producer:
         """Send one message. What can never be sent is raised here, before anything leaves."""
         core = self.core
         parcel = Parcel(self.topic(topic), partition, self.acks(acks), self.packing, key=key, is_ordered=ordered)
+        headers = marked(headers, body)
         attributes = attributes_bytes(headers, tags_text(tags)) if headers or tags else b""
         parcel.add_alone(body_bytes(body), key_bytes(key), attributes, core.wall_ms, priority, uniq_id)
         parcel.seal(core.wall_ms)
@@ -113,7 +115,8 @@ class Producer:
         """Lay out a message in an open parcel, in a carrier if it may be in one; its place."""
         wall_ms, body, key = self.core.wall_ms, body_bytes(message.body), key_bytes(message.key)
         tags = tags_text(message.tags)
-        headers = scheduled(message.headers, message.delay, message.deliver_at, message.expire, wall_ms)
+        headers = marked(message.headers, message.body)
+        headers = scheduled(headers, message.delay, message.deliver_at, message.expire, wall_ms)
         if message.priority or is_special(headers, message.uniq_id) or len(body) > self.core.config.batch_bytes:
             attributes = attributes_bytes(headers, tags)
             return parcel.add_alone(body, key, attributes, wall_ms, message.priority, message.uniq_id)

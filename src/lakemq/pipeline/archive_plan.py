@@ -9,6 +9,8 @@ from typing import Any
 from lakemq.pipeline.door import door
 from lakemq.pipeline.events import EVENTS_TOPIC
 from lakemq.pipeline.lake import EVENTS, MESSAGES, Lake, PartitionKey
+from lakemq.pipeline.lake.errors import LakeNotFoundError
+from lakemq.pipeline.lake.store import Snapshot
 from lakemq.pipeline.options import Server
 
 _ID_MARK = "#"
@@ -43,6 +45,34 @@ def cluster_of(server: Server) -> dict[str, Any]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A topic as the app sees it that asks."""
+
+    name: str
+    number: int
+    partitions: int
+    is_readable: bool
+
+
+def seen_topics(cluster: dict[str, Any]) -> list[Seen]:
+    """All topics that the broker tells of; an app may know of some that it may not read."""
+    return [
+        Seen(one["name"], one["number"], one["partitions"], one.get("is_readable", True)) for one in cluster["topics"]
+    ]
+
+
+def held_lake(uri: str, cluster: str) -> tuple[Lake, Snapshot] | tuple[None, None]:
+    """The lake as it is now; nothing if none was named or nothing was archived there: then all there is is live."""
+    if not uri:
+        return None, None
+    try:
+        lake = Lake.open(uri, cluster)
+    except LakeNotFoundError:
+        return None, None
+    return lake, lake.snapshot()
+
+
 def archived_topics(server: Server, only: tuple[str, ...] = ()) -> list[ArchivedTopic]:
     """The topics that are marked as archived; with `only`, those named, marked or not."""
     topics = cluster_of(server)["topics"]
@@ -70,6 +100,15 @@ def told_positions(server: Server) -> dict[PartitionKey, int]:
             if reach.ack_index > 0:
                 found[PartitionKey(topic.id, partition)] = reach.ack_index
     return found
+
+
+def kept_positions(server: Server) -> dict[PartitionKey, int]:
+    """From where on the broker still has each partition of an archived topic."""
+    return {
+        PartitionKey(topic.id, partition): reach.first_index
+        for topic in archived_topics(server)
+        for partition, reach in door(server).ranges(topic.name).items()
+    }
 
 
 def archived_status(lake: Lake, server: Server) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from lakemq.pipeline.archive_plan import archived_topics, read_tag
 from lakemq.pipeline.arrow import Columns
 from lakemq.pipeline.collecting import spare_imports
 from lakemq.pipeline.door import door
+from lakemq.pipeline.errors import PipelineError
 from lakemq.pipeline.events import event_rows
 from lakemq.pipeline.fetching import open_range
 from lakemq.pipeline.lake import EVENTS, FilesWriter
@@ -74,7 +75,8 @@ class FilesReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailabl
     def latestOffset(self, start: Mapping[str, Any], limit_asked: ReadLimit) -> dict[str, Any]:
         begin = from_json(start)
         ends = self._ends() if self._target is None else self._target
-        end = {**begin, **{place: max(stop, begin.get(place, 0)) for place, stop in ends.items()}}
+        _check_ends(begin, ends)
+        end = {**begin, **ends}
         if isinstance(limit_asked, ReadMaxRows):
             end = limit(begin, end, limit_asked.max_rows)
         return to_json(end)
@@ -109,6 +111,18 @@ class FilesReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailabl
         return found
 
 
+def _check_ends(begin: Positions, ends: Positions) -> None:
+    """A broker that has less than the lake would send other messages under the same offsets."""
+    for (tag, partition), stop in ends.items():
+        at = begin.get((tag, partition), 0)
+        if stop < at:
+            raise PipelineError(
+                f"{read_tag(tag).name}, partition {partition} ends at offset {stop} at the broker, and the lake has it "
+                f"up to {at}",
+                "The broker has older data than the lake, as from a backup: archive into a new lake from now on.",
+            )
+
+
 def write_range(server: Server, lake: str, one: Range, gap_end: int) -> pa.RecordBatch:
     """Fetch a range into data files; the row that names them."""
     table = read_tag(f"{one.topic}#{one.topic_id}").table
@@ -119,7 +133,9 @@ def write_range(server: Server, lake: str, one: Range, gap_end: int) -> pa.Recor
                 writer.write(event_rows(opened, one.partition))
             else:
                 columns = Columns(opened, one.topic, one.partition, one.topic_id)
+                del opened  # gone before the next piece is opened
                 writer.write(columns.batch(_COLUMNS, schema.MESSAGES))
+                del columns
         files = [file.to_json() for file in writer.finish(one.end)]
     row = {
         "topic": one.topic,

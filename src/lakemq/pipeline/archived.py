@@ -28,6 +28,12 @@ def find_archived(uri: str, one: Range, topic_id: int) -> list[Range]:
     return [replace(one, topic_id=topic_id, files=tuple(files))]
 
 
+def archived_end(uri: str, key: PartitionKey) -> int:
+    """Up to which offset the lake has a partition; 0 where it has nothing of it."""
+    span = Lake.open(uri).snapshot().spans[MESSAGES].get(key)
+    return 0 if span is None else span.end
+
+
 def read_archived(one: Range, types: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of such a range, with those of the source's columns."""
     wanted = pa.schema([field for field in schema.MESSAGES if field.name not in ("topic", "dt")])

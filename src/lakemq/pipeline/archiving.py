@@ -20,6 +20,8 @@ from lakemq.pipeline.archive_plan import archived_positions, archived_topics, cl
 from lakemq.pipeline.door import door
 from lakemq.pipeline.errors import PipelineError
 from lakemq.pipeline.lake import DataFile, Gap, Lake, PartitionKey, Range
+from lakemq.pipeline.lake.maintenance import Compacted
+from lakemq.pipeline.lake.upkeep import Upkeep, UpkeepPolicy
 from lakemq.pipeline.options import Server
 from lakemq.pipeline.spark_errors import told
 
@@ -39,6 +41,7 @@ class ArchiveSettings:
     tasks_min: int | None = None
     every: str = ""  # "10 seconds"; empty: up to now, then end
     checkpoint: str = ""  # a directory for the run; a temporary one if none is given
+    upkeep: UpkeepPolicy = field(default_factory=UpkeepPolicy)  # what is done for the lake between batches
 
 
 @dataclass
@@ -50,6 +53,7 @@ class ArchiveProgress:
     events_offsets: int = 0
     missed: int = 0  # offsets that had left the broker
     bytes: int = 0
+    compacted: int = 0  # files that became part of larger ones
     versions: dict[str, int] = field(default_factory=dict)
 
 
@@ -98,7 +102,9 @@ class Archive:
             if not checkpoint:
                 checkpoint = tempfile.mkdtemp(prefix="lakemq-archive-")
                 stack.callback(shutil.rmtree, checkpoint, ignore_errors=True)
+            self._upkeep = Upkeep(lake, settings.upkeep)
             self._stream(lake, start, checkpoint)
+            self._count_compacted(self._upkeep.after_run())
         return self.progress
 
     def _stream(self, lake: Lake, start: dict[str, Any], checkpoint: str) -> None:
@@ -147,6 +153,11 @@ class Archive:
         self._count(files, gaps, ranges, committed.versions)
         self._acknowledge(lake, ranges)
         self._at_step("told")
+        self._count_compacted(self._upkeep.after_batch())
+        self._at_step("kept up")
+
+    def _count_compacted(self, done: list[Compacted]) -> None:
+        self.progress.compacted += sum(one.files for one in done if one.version is not None)
 
     def _count(self, files: list[DataFile], gaps: list[Gap], ranges: list[Range], versions: dict[str, int]) -> None:
         progress = self.progress

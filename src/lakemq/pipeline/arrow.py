@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemq.attributes import TAGS as TAGS_NAME
-from lakemq.attributes import UNIQ_ID, decode_attributes
+from lakemq.attributes import TOMBSTONE, UNIQ_ID, decode_attributes
 from lakemq.errors import LakeMQError
 from lakemq.pipeline import schema
 from lakemq.pipeline.columns import BODIES, IDS, REST, Opened, Rows, Sums, Sweep, crcs, gather, sweep
@@ -65,7 +65,11 @@ class Columns:
 
     def value(self) -> pa.Array:
         found = self._sweep(BODIES)
-        return self._texts(pa.binary(), "body_ends", "body", found.sums.body)
+        values = self._texts(pa.binary(), "body_ends", "body", found.sums.body)
+        if not self._may_have_tombstones:
+            return values
+        is_none = self._attributes.tombstones()
+        return values if is_none is None else pc.if_else(is_none, pa.scalar(None, pa.binary()), values)
 
     def topic(self) -> pa.Array:
         return _alike(self._topic, pa.string(), len(self))
@@ -153,6 +157,13 @@ class Columns:
     def _sums(self) -> Sums:
         return self._sweep().sums
 
+    @property
+    def _may_have_tombstones(self) -> bool:
+        """Whether the mark is anywhere in the attributes: asked of all bytes at once, before texts are taken apart."""
+        if not self._sums.attributes:
+            return False
+        return bool(pc.any(pc.match_substring(self._part("attributes", pa.binary()), TOMBSTONE)).as_py())
+
     @cached_property
     def _attributes(self) -> "_Attributes":
         if not self._sums.attributes and not self._sums.damaged:
@@ -207,6 +218,12 @@ class _Attributes:
 
     def uniq_ids(self) -> pa.Array | None:
         return self._value(UNIQ_ID, lambda text: text or None, pa.string())
+
+    def tombstones(self) -> pa.Array | None:
+        """Which were sent without a value; None where all have one."""
+        if not self.has_any or not any(TOMBSTONE in entries for entries in self._read):
+            return None
+        return pa.array([TOMBSTONE in entries for entries in self._read], pa.bool_()).take(self._places)
 
     def attempts(self) -> pa.Array | None:
         return self._value(_ATTEMPT, _number_of, pa.int32())

@@ -55,6 +55,7 @@ Rows = npt.NDArray[Any]
 
 _INDEX_DIGITS = 20
 _OPENED_BYTES_MAX = 32 << 20  # opened at once: a worker has memory for some of these
+_OPENED_ROWS_MAX = 1 << 18  # the same of messages, which have some hundred bytes each beside their bodies
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 
@@ -88,15 +89,26 @@ class Block:
             return
         carriers = self._carriers
         while len(carriers):
-            arena, count = _expand(self._data, carriers, bytes_max)
+            arena, count = _expand(self._data, carriers[: _within_rows(carriers)], bytes_max)
             some, carriers = carriers[:count], carriers[count:]
             is_batch = (some["code"] & BATCH_BIT) != 0
-            yield Opened(_split(arena, some, is_batch) if is_batch.any() else some, arena, _end_of(some))
+            piece = Opened(_split(arena, some, is_batch) if is_batch.any() else some, arena, _end_of(some))
+            del arena, some  # while it is looked at, and when the next one is opened, only whoever looks has it
+            yield piece
+            del piece
 
 
 def _end_of(carriers: Rows) -> int:
     last = carriers[-1]
     return int(last["index"]) + (max(int(last["flag"]), 1) if last["code"] & BATCH_BIT else 1)
+
+
+def _within_rows(carriers: Rows) -> int:
+    """How many carriers, one at least, have no more messages than may be laid out at once: batches say how many they
+    have, and a few bytes can say much.
+    """
+    counts = np.where(carriers["code"] & BATCH_BIT, np.maximum(carriers["flag"], 1), 1)
+    return max(int(np.searchsorted(np.cumsum(counts, dtype=np.int64), _OPENED_ROWS_MAX, side="right")), 1)
 
 
 def _expand(data: Buffer, carriers: Rows, bytes_max: int) -> tuple[Buffer, int]:
@@ -113,11 +125,14 @@ def _expand(data: Buffer, carriers: Rows, bytes_max: int) -> tuple[Buffer, int]:
     for place, at, size, code in zip(
         places.tolist(), starts[places].tolist(), sizes[places].tolist(), carriers["code"][places].tolist(), strict=True
     ):
+        is_first = end == len(view)
         if end >= end_max:
             return b"".join(pieces), place
         try:
-            body = decompress(_kind(code), view[at : at + size], EXPANDED_BYTES_MAX)
+            body = decompress(_kind(code), view[at : at + size], EXPANDED_BYTES_MAX if is_first else end_max - end)
         except LakeMQError:
+            if not is_first:  # damaged, or too large to come with the others: it is the first one of the next piece
+                return b"".join(pieces), place
             carriers["is_damaged"][place] = 1
             continue
         pieces.append(body)

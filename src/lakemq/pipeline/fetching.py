@@ -15,7 +15,12 @@ from lakemq.pipeline.planning import Range
 def read_range(server: Server, one: Range, types: pa.Schema, group: str = "") -> Iterator[pa.RecordBatch]:
     """The messages of a range that is at the broker; each offset once, or an error."""
     for opened in open_range(server, one, group):
-        yield Columns(opened, one.topic, one.partition, one.topic_id).all_of(types)
+        columns = Columns(opened, one.topic, one.partition, one.topic_id)
+        del opened
+        batch = columns.all_of(types)
+        del columns  # what the batch is made of is gone while it is sent, and it when the next one is made
+        yield batch
+        del batch
 
 
 def open_range(server: Server, one: Range, group: str = "") -> Iterator[Opened]:
@@ -37,6 +42,7 @@ def open_range(server: Server, one: Range, group: str = "") -> Iterator[Opened]:
             if skip < stop:
                 at = first + stop
                 yield opened if (skip, stop) == (0, count) else Opened(rows[skip:stop], opened.arena, at)
+            del opened, rows  # a piece may be large: it is gone before the next one is opened
 
 
 def _broken(one: Range, at: int, first: int) -> DataLossError:

@@ -12,6 +12,7 @@ from lakemq.client.config import Acks
 from lakemq.client.duration import duration_ms
 from lakemq.errors import BadParameterError
 from lakemq.pipeline.errors import OptionError
+from lakemq.pipeline.positions import Said, read_offsets, read_text, read_time, read_times
 
 VIEWS = ("messages", "events", "files")
 LOSSES = ("true", "false", "archive")
@@ -23,7 +24,7 @@ _SOURCE = (
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
     "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "group", "lake", "pushdown", "includeHeaders",
 )  # fmt: skip
-_SINK = ("topic", "acks", "exactlyOnce", "name", "checkpointLocation", "queryName", "path")
+_SINK = ("topic", "acks", "exactlyOnce", "name", "takeOver", "checkpointLocation", "queryName", "path")
 _KNOWN = {name.lower(): name for name in (*_COMMON, *_SOURCE, *_SINK)}
 
 
@@ -108,9 +109,8 @@ class SourceOptions:
     topics: tuple[str, ...]
     pattern: str
     partitions: Mapping[str, tuple[int, ...]]  # with `assign`: only these
-    starting: Any  # what `offsets.resolve` takes
-    ending: Any
-    is_start_given: bool
+    starting: Said | None
+    ending: Said | None
     offsets_max: int | None
     offsets_min: int | None
     delay_max_ms: int
@@ -143,7 +143,6 @@ def read_source(options: Mapping[str, str]) -> SourceOptions:
         partitions=assigned,
         starting=_place(given, "starting"),
         ending=_place(given, "ending"),
-        is_start_given=_place(given, "starting") is not None,
         offsets_max=given.number("maxOffsetsPerTrigger"),
         offsets_min=given.number("minOffsetsPerTrigger"),
         delay_max_ms=given.span_ms("maxTriggerDelay") or 15 * 60_000,
@@ -186,25 +185,42 @@ def read_choice(given: Given) -> Choice:
 
 def _assigned(given: Given) -> dict[str, tuple[int, ...]]:
     found = given.json("assign")
-    if not isinstance(found, dict) or not all(
-        isinstance(parts, list) and all(isinstance(p, int) for p in parts) for parts in found.values()
-    ):
-        raise OptionError('assign is JSON such as {"orders": [0, 1]}')
-    return {topic: tuple(parts) for topic, parts in found.items()}
+    if not isinstance(found, dict) or not all(map(_are_partitions, found.values())):
+        raise OptionError('assign is JSON such as {"orders": [0, 1]}', "Name one partition or more for each topic.")
+    return {topic: tuple(sorted(set(parts))) for topic, parts in found.items()}
 
 
-def _place(given: Given, which: str) -> Any:
+def _are_partitions(parts: Any) -> bool:
+    return isinstance(parts, list) and bool(parts) and all(type(p) is int and p >= 0 for p in parts)
+
+
+def _place(given: Given, which: str) -> Said | None:
     """`…OffsetsByTimestamp` before `…Timestamp` before `…Offsets`, as Spark's Kafka source has it."""
-    if given.text(f"{which}OffsetsByTimestamp"):
-        return {"times": given.json(f"{which}OffsetsByTimestamp")}
-    if given.text(f"{which}Timestamp"):
-        return {"time": given.text(f"{which}Timestamp")}
-    text = given.text(f"{which}Offsets")
+    times, time, offsets = f"{which}OffsetsByTimestamp", f"{which}Timestamp", f"{which}Offsets"
+    if given.text(times):
+        return read_times(times, given.json(times))
+    if given.text(time):
+        return read_time(time, given.text(time))
+    text = given.text(offsets)
     if not text:
         return None
-    if text.startswith("{"):
-        return {"offsets": given.json(f"{which}Offsets")}
-    return {"text": text}
+    return read_offsets(offsets, given.json(offsets)) if text.startswith("{") else read_text(offsets, text)
+
+
+def check_batch(options: SourceOptions) -> None:
+    """Refuse places that leave a batch nothing to read, whatever there is."""
+    for said, wrong, right in ((options.starting, "latest", "earliest"), (options.ending, "earliest", "latest")):
+        if said is not None and (said.form, said.value) == ("word", wrong):
+            raise OptionError(f"{said.option}={wrong} leaves a batch nothing to read", f"Did you mean {right!r}?")
+
+
+def check_stream(options: SourceOptions) -> None:
+    """Refuse an end for what has none."""
+    if options.ending is not None:
+        raise OptionError(
+            f"a stream has no end, so {options.ending.option} says nothing to it",
+            "Leave it out; trigger(availableNow=True) ends with what there is, and a batch read takes an end.",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +232,7 @@ class SinkOptions:
     acks: Acks
     is_exactly_once: bool
     name: str
+    takes_over: bool = False  # the name, from another checkpoint
 
 
 def read_sink(options: Mapping[str, str]) -> SinkOptions:
@@ -227,4 +244,5 @@ def read_sink(options: Mapping[str, str]) -> SinkOptions:
         cast(Acks, given.choice("acks", ("flush", "write", "receive", "none"))),
         given.flag("exactlyOnce"),
         given.text("name") or given.text("queryName"),
+        given.flag("takeOver"),
     )

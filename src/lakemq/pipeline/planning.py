@@ -4,8 +4,9 @@ A task costs some ten milliseconds whatever it does, so small ranges go together
 which is exact because offsets have no gaps.
 """
 
+import heapq
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from lakemq.pipeline.positions import Place, Positions
 
@@ -43,22 +44,34 @@ def limit(start: Positions, end: Positions, offsets_max: int) -> Positions:
     total = sum(lags.values())
     if total <= offsets_max:
         return dict(end)
-    limited: Positions = {}
-    left = offsets_max
-    for place, lag in sorted(
-        lags.items(), key=lambda entry: entry[1]
-    ):  # the small first: what they leave is the others'
-        share = _share(lag, total, left)
-        limited[place] = start.get(place, 0) + share
-        left -= share
-        total -= lag
-    return limited
+    shares = (
+        _turns(start, lags, offsets_max) if offsets_max < sum(map(bool, lags.values())) else _shares(lags, offsets_max)
+    )
+    return {place: start.get(place, 0) + shares.get(place, 0) for place in end}
 
 
-def _share(lag: int, total: int, left: int) -> int:
-    if lag == 0 or left <= 0:
-        return 0
-    return min(lag, left, max(1, -(-left * lag // total)))
+def _shares(lags: dict[Place, int], left: int) -> dict[Place, int]:
+    """By lag, and one at least. The small first: what they leave is the others'."""
+    total = sum(lags.values())
+    shares: dict[Place, int] = {}
+    for place, lag in sorted(lags.items(), key=lambda entry: entry[1]):
+        if lag:
+            shares[place] = min(lag, left, max(1, -(-left * lag // total)))
+            left -= shares[place]
+            total -= lag
+    return shares
+
+
+def _turns(start: Positions, lags: dict[Place, int], count: int) -> dict[Place, int]:
+    """One each for as many as there are, and others next time.
+
+    Each such batch moves the sum of all offsets by `count`; so a beginning that is that sum goes round, with nothing to
+    be remembered, and everybody who waits is among the first `count` once in a round.
+    """
+    places = sorted(lags)
+    first = sum(start.get(place, 0) for place in places) % len(places)
+    waiting = (place for place in [*places[first:], *places[:first]] if lags[place])
+    return dict.fromkeys(islice(waiting, count), 1)
 
 
 def split(ranges: list[Range], partitions_min: int | None, records_max: int | None) -> list[Range]:
@@ -79,19 +92,25 @@ def _cut(one: Range, size: int) -> list[Range]:
     return [Range(one.topic, one.partition, a, b, one.topic_id, one.files) for a, b in pairwise(edges)]
 
 
-def pack(ranges: list[Range], partitions_min: int | None) -> list[tuple[Range, ...]]:
-    """Tasks of about equal size."""
+def pack(ranges: list[Range], partitions_min: int | None, records_max: int | None = None) -> list[tuple[Range, ...]]:
+    """Tasks of about equal size, none larger than `records_max`."""
     total = sum(one.count for one in ranges)
     tasks = max(min(-(-total // _TASK_OFFSETS), len(ranges)), partitions_min or 1)
+    if records_max:
+        tasks = max(tasks, -(-total // records_max))
     tasks = min(tasks, len(ranges))
     if tasks == len(ranges):
         return [(one,) for one in ranges]
     bins: list[list[Range]] = [[] for _ in range(tasks)]
-    sizes = [0] * tasks
+    sizes = [(0, number) for number in range(tasks)]  # a heap: the emptiest first
     for one in sorted(ranges, key=lambda one: -one.count):
-        least = sizes.index(min(sizes))
-        bins[least].append(one)
-        sizes[least] += one.count
+        size, least = sizes[0]
+        if records_max and size and size + one.count > records_max:
+            heapq.heappush(sizes, (one.count, len(bins)))
+            bins.append([one])
+        else:
+            bins[least].append(one)
+            heapq.heapreplace(sizes, (size + one.count, least))
     return [tuple(sorted(some, key=lambda one: (one.topic, one.partition, one.first))) for some in bins if some]
 
 

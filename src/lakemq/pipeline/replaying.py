@@ -123,7 +123,7 @@ def _message(row: Row, id: str) -> Message:
         }
     )
     return Message(
-        body=bytes(row["value"] or b""),
+        body=None if row["value"] is None else bytes(row["value"]),
         key=row["key"],
         tags=list(row["tags"]) or None,
         headers=headers,

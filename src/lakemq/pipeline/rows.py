@@ -54,7 +54,7 @@ def _fits(name: str, kind: DataType) -> bool:
 
 
 def messages_of(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[str, Message]]:
-    """Topic and message of each row; a value of null is an empty body."""
+    """Topic and message of each row; a value of null is a tombstone."""
     columns: dict[str, list[Any]] = {name: batch.column(name).to_pylist() for name in batch.schema.names}
     none = [None] * batch.num_rows
     rows = zip(
@@ -66,7 +66,7 @@ def messages_of(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[str, Messag
         yield (
             to or topic,
             Message(
-                body=b"" if value is None else value,
+                body=value,
                 key=key,
                 tags=tags or None,
                 headers=dict(headers) if headers else None,

@@ -35,9 +35,9 @@ SOURCE = pa.schema(
 # is paid for by every query: these three, together, were a fourteenth of a read of short messages.
 ON_REQUEST = frozenset({"priority", "flag", "term"})
 
-# What a broker gives: only a key may be missing. Spark then need not ask of every value whether it is there, which
-# spares it about a fifth of its work on a row.
-LIVE = pa.schema([field.with_nullable(field.name == "key") for field in SOURCE])
+# What a broker gives: a key may be missing, and the value of a tombstone. Of the others Spark then need not ask whether
+# they are there, which spares it about a fifth of its work on a row.
+LIVE = pa.schema([field.with_nullable(field.name in ("key", "value")) for field in SOURCE])
 
 # What the lake adds: `topicId` tells a topic from an earlier one of the same name, `crc` is the CRC-32 of the value.
 LAKE_ONLY = [pa.field("topicId", pa.int32()), pa.field("crc", pa.int64())]

@@ -26,11 +26,12 @@ from lakemq.pipeline.door import door
 from lakemq.pipeline.errors import OptionError, PipelineError
 from lakemq.pipeline.options import SinkOptions
 from lakemq.pipeline.rows import check_rows, messages_of
-from lakemq.pipeline.sink_log import Decision, SinkLog
+from lakemq.pipeline.sink_log import NO_CHECKPOINT, Batch, Decision, SinkLog
 from lakemq.pipeline.spark_socket import SentToWorkers
 
 _FORMAT = 0x5350  # xids with this number are the sink's
 _SEND_MANY = 2000
+_DIGEST_CHARS = 20  # of names and checkpoints in xids, whose parts have at most 64 bytes
 _KNOWN_MS = 12 * 3_600_000  # so long nothing that is prepared can have been rolled back by the broker
 _TRANSACTION_MESSAGES = 20_000
 _TRANSACTION_BYTES = 16 << 20
@@ -43,6 +44,7 @@ class Sent(WriterCommitMessage):
     count: int
     transactions: list[list[str]]  # topic, gtrid, bqual
     batch: int = 0  # of the stream that the task ran for, if it did
+    checkpoint: str = NO_CHECKPOINT  # of that stream: the id that Spark keeps in it
 
 
 class _Sink(SentToWorkers):
@@ -61,22 +63,30 @@ class _Sink(SentToWorkers):
             return Sent(_send(client, rows, self.options.acks), [])
         context = TaskContext.get()
         assert context is not None, "Spark runs this inside a task"
-        query = context.getLocalProperty("sql.streaming.queryId") or self.run_id
+        checkpoint = context.getLocalProperty("sql.streaming.queryId") or NO_CHECKPOINT
         batch = context.getLocalProperty("streaming.sql.batchId") or "0"
         task = f"{context.partitionId()}.{context.taskAttemptId()}"
-        sent = prepare_messages(client, rows, self.options.name or query, batch, task)
-        return Sent(sent.count, sent.transactions, int(batch))
+        sent = prepare_messages(client, rows, self._name, batch, task, checkpoint)
+        return Sent(sent.count, sent.transactions, int(batch), checkpoint)
 
-    def _commit(self, messages: list[WriterCommitMessage | None], query: str, batch: int) -> None:
+    @property
+    def _name(self) -> str:
+        return self.options.name or self.run_id
+
+    def _commit(self, messages: list[WriterCommitMessage | None], batch: int) -> None:
         if not self.options.is_exactly_once:
             return
         client = door(self.options.server).client
-        mine = [names for one in messages if isinstance(one, Sent) for names in one.transactions]
-        if not mine:
+        sent = [one for one in messages if isinstance(one, Sent) and one.transactions]
+        if not sent:
             return
-        log = SinkLog(client, query)
+        mine = [names for one in sent for names in one.transactions]
+        checkpoint = sent[0].checkpoint
+        log = SinkLog(client, self._name, checkpoint)
+        if self.options.takes_over:
+            end_history(client, log)
         commit_decided(client, log, log.decide(batch, mine), batch)
-        _roll_back_rest(client, query, batch, {names[0] for names in mine})
+        roll_back_rest(client, self._name, checkpoint, batch, {names[0] for names in mine})
 
     def _abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Transactions of tasks that failed are rolled back with the next batch, or here."""
@@ -92,7 +102,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         # Inside foreachBatch each batch is one of its own, under the same name.
         batch = max((one.batch for one in messages if isinstance(one, Sent)), default=0)
-        self._commit(messages, self.options.name or self.run_id, batch)
+        self._commit(messages, batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self._abort(messages)
@@ -110,7 +120,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
             )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._commit(messages, self.options.name, batchId)
+        self._commit(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._abort(messages)
@@ -131,10 +141,15 @@ def _send(client: Client, rows: Iterator[tuple[str, Message]], acks: Acks) -> in
 
 
 def prepare_messages(
-    client: Client, rows: Iterator[tuple[str, Message]], query: str, batch: int | str, task: str = ""
+    client: Client,
+    rows: Iterator[tuple[str, Message]],
+    query: str,
+    batch: Batch,
+    task: str = "",
+    checkpoint: str = NO_CHECKPOINT,
 ) -> Sent:
     """Prepare messages for a query's batch: transactions of a bounded size, so that there may be more than memory."""
-    gtrid, task = _gtrid(query, batch), task or uuid.uuid4().hex[:16]
+    gtrid, task = _gtrid(query, checkpoint, batch), task or uuid.uuid4().hex[:16]
     open_now: dict[str, tuple[Session, list[int]]] = {}  # by topic: with counts of messages and bytes
     names: list[list[str]] = []
     count = 0
@@ -152,7 +167,7 @@ def prepare_messages(
         session, sizes = open_now[topic]
         session.send_many([message])
         sizes[0] += 1
-        sizes[1] += len(message.body)
+        sizes[1] += 0 if message.body is None else len(message.body)
         count += 1
         if sizes[0] >= _TRANSACTION_MESSAGES or sizes[1] >= _TRANSACTION_BYTES:
             prepare(topic)
@@ -161,28 +176,21 @@ def prepare_messages(
     return Sent(count, names)
 
 
-def _gtrid(query: str, batch: int | str) -> str:
-    number = batch if str(batch).isdigit() else _digest(str(batch))[:24]
-    return f"{_digest(query)}.{number}"
+def _gtrid(query: str, checkpoint: str, batch: Batch) -> str:
+    number = batch if str(batch).isdigit() else _digest(str(batch))
+    return f"{_digest(query)}{_digest(checkpoint)}.{number}"
 
 
-def _digest(query: str) -> str:
+def _digest(text: str) -> str:
     """Names may be long, xids not."""
-    return hashlib.sha256(query.encode()).hexdigest()[:32]
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS]
 
 
-def commit_decided(client: Client, log: SinkLog, decision: Decision, batch: int | str) -> None:
+def commit_decided(client: Client, log: SinkLog, decision: Decision, batch: Batch) -> None:
     """Commit what was decided for, and note that; what is no longer prepared was committed by whoever decided."""
     if decision.is_done:
         return
-    wanted = {(topic, Xid(_FORMAT, gtrid, bqual)) for topic, gtrid, bqual in decision.transactions}
-    left = set(wanted)
-    for topic in sorted({topic for topic, _ in wanted}):
-        session = client.session(topic)
-        for xid in session.tpc_recover():
-            if (topic, xid) in wanted:
-                _decide(session, xid, is_commit=True)
-                left.discard((topic, xid))
+    left = _commit_prepared(client, decision)
     if left and decision.age_ms > _KNOWN_MS:
         raise PipelineError(
             f"batch {batch} was decided {decision.age_ms // 3_600_000} hours ago, and the broker may have rolled back "
@@ -192,18 +200,41 @@ def commit_decided(client: Client, log: SinkLog, decision: Decision, batch: int 
     log.done(batch)
 
 
-def _roll_back_rest(client: Client, query: str, batch: int, topics: set[str]) -> None:
-    """What tasks that were run again, or died, have left of this query."""
+def end_history(client: Client, log: SinkLog) -> None:
+    """Take a name over from another checkpoint: what it had decided is written, and nothing else of it will be."""
+    for checkpoint, batch, decision in log.take_over():
+        _commit_prepared(client, decision)
+        log.done(batch, checkpoint)
+
+
+def _commit_prepared(client: Client, decision: Decision) -> set[tuple[str, Xid]]:
+    """Commit what is still prepared of it; the rest."""
+    left = {(topic, Xid(_FORMAT, gtrid, bqual)) for topic, gtrid, bqual in decision.transactions}
+    for topic in sorted({topic for topic, _ in left}):
+        session = client.session(topic)
+        for xid in session.tpc_recover():
+            if (topic, xid) in left:
+                _decide(session, xid, is_commit=True)
+                left.discard((topic, xid))
+    return left
+
+
+def roll_back_rest(client: Client, query: str, checkpoint: str, batch: int, topics: set[str]) -> None:
+    """What tasks that were run again, or died, have left of this query, and others under its name."""
     for topic in sorted(topics):
         session = client.session(topic)
         for xid in session.tpc_recover():
-            if _is_left(xid, query, batch):
+            if _is_left(xid, query, checkpoint, batch):
                 _decide(session, xid, is_commit=False)
 
 
-def _is_left(xid: Xid, query: str, batch: int) -> bool:
-    digest, _, number = xid.gtrid.partition(".")
-    return xid.format_id == _FORMAT and digest == _digest(query) and number.isdigit() and int(number) <= batch
+def _is_left(xid: Xid, query: str, checkpoint: str, batch: int) -> bool:
+    digests, _, number = xid.gtrid.partition(".")
+    if xid.format_id != _FORMAT or not digests.startswith(_digest(query)):
+        return False
+    if digests != _digest(query) + _digest(checkpoint):  # of one that the name does not belong to
+        return True
+    return number.isdigit() and int(number) <= batch
 
 
 def _decide(session: Session, xid: Xid, is_commit: bool) -> None:

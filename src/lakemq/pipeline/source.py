@@ -28,13 +28,26 @@ from pyspark.sql.types import StructType
 
 from lakemq.memory import keep_freed_memory
 from lakemq.pipeline.errors import OptionError
-from lakemq.pipeline.options import LOSSES, VIEWS, Given, SourceOptions, read_choice, read_sink, read_source
+from lakemq.pipeline.options import (
+    LOSSES,
+    VIEWS,
+    Given,
+    SourceOptions,
+    check_batch,
+    check_stream,
+    read_choice,
+    read_sink,
+    read_source,
+)
 from lakemq.pipeline.planning import Range, between, limit, pack, split
-from lakemq.pipeline.positions import Positions, from_json, to_json
+from lakemq.pipeline.positions import Place, Positions
 from lakemq.pipeline.spark_socket import SentToWorkers
+from lakemq.pipeline.standing import Standing
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from lakemq.pipeline.reads import Reads
 
 _KEPT_BYTES_MAX = 64 << 20  # some blocks, their rows and their columns are 16 MB
 
@@ -57,6 +70,7 @@ class LakeMQSource(DataSource):
 
     def reader(self, schema: StructType) -> "Reader":
         options = read_source(self.options)
+        check_batch(options)
         # Spark refuses a reader that can push filters unless a setting of the session allows it.
         return (PushingReader if options.is_pushing else Reader)(options, schema)
 
@@ -65,7 +79,9 @@ class LakeMQSource(DataSource):
             from lakemq.pipeline.archive_source import FilesReader
 
             return FilesReader(self.options)
-        return StreamReader(read_source(self.options), schema)
+        options = read_source(self.options)
+        check_stream(options)
+        return StreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         from lakemq.pipeline.sink import BatchSink
@@ -99,7 +115,7 @@ class _Reads(SentToWorkers):
     def tasks(self, ranges: list[Range]) -> list[Task]:
         options = self.options
         pieces = split(ranges, options.partitions_min, options.records_max)
-        return [Task(some) for some in pack(pieces, options.partitions_min)]
+        return [Task(some) for some in pack(pieces, options.partitions_min, options.records_max)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         from lakemq.pipeline.collecting import spare_imports
@@ -125,8 +141,7 @@ class Reader(_Reads, DataSourceReader):
 
         reads = Reads(self.options)
         topics = {t: only for t, only in reads.topics().items() if self.bounds.has_topic(t)}
-        end = reads.ends(topics)
-        start = reads.starts(topics, "earliest")
+        start, end = reads.bounds(topics)
         ranges = [self.bounds.cut(one) for one in reads.available(between(start, end))]
         spare_imports()  # now that all is imported
         return self.tasks([one for one in ranges if one.count > 0])
@@ -186,51 +201,74 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        self._target: Positions | None = None  # of AvailableNow: where the run ends
-        self._told: Positions = {}
+        self._target: Standing | None = None  # of AvailableNow: where the run ends
+        self._told: dict[tuple[str, Place], int] = {}  # by id of the topic and place
         self._last_batch_s = time.monotonic()
 
     def initialOffset(self) -> dict[str, Any]:
         reads = self._reads
-        return to_json(reads.starts(reads.topics(), "latest"))
+        topics = reads.topics()
+        return Standing(reads.starts(topics, "latest"), reads.ids(topics)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self.options.offsets_max
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._ends()
+        self._target = self._ends(self._reads)
 
     def latestOffset(self, start: Mapping[str, Any], limit_asked: ReadLimit) -> dict[str, Any]:
-        begin = from_json(start)
-        self._tell(begin)  # all before it is done with: the only way to hear of the last batch of a run
-        end = dict(self._ends() if self._target is None else self._target)
-        end = {**begin, **{place: max(stop, begin.get(place, 0)) for place, stop in end.items()}}
-        if self._target is None and self._should_wait(begin, end):
+        begin, reads = Standing.from_json(start), self._reads
+        now = self._ends(reads, begin.topics) if self._target is None else self._target
+        lost = begin.lost(now.ids)
+        reads.check_standing(begin, lost)
+        old, begin = begin.only(lost), begin.without(lost)
+        self._tell(reads, begin)  # all before it is done with: the only way to hear of the last batch of a run
+        remains = reads.remains(old)
+        if remains.positions:  # the lake has more of it; what has its name now comes after that
+            begin, now = begin.joined(old.only(remains.topics)), now.without(remains.topics).joined(remains)
+        end = self._reached(reads, begin, now)
+        if self._target is None and self._should_wait(begin.positions, end.positions):
             return dict(start)
         self._last_batch_s = time.monotonic()
         if isinstance(limit_asked, ReadMaxRows):
-            end = limit(begin, end, limit_asked.max_rows)
-        return to_json(end)
+            end = Standing(limit(begin.positions, end.positions, limit_asked.max_rows), end.ids)
+        return end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        return to_json(self._ends())
+        return self._ends(self._reads, self.options.topics).to_json()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        return self.tasks(self._reads.available(between(from_json(start), from_json(end))))
+        begin, stop = Standing.from_json(start), Standing.from_json(end)
+        begin = begin.without(begin.lost({**dict.fromkeys(stop.topics, ""), **stop.ids}))
+        return self.tasks(self._reads.available(between(begin.positions, stop.positions), stop.ids))
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        self._tell(from_json(end))
+        self._tell(self._reads, Standing.from_json(end))
 
     @property
-    def _reads(self) -> Any:
+    def _reads(self) -> "Reads":
         from lakemq.pipeline.reads import Reads
 
         return Reads(self.options)
 
-    def _ends(self) -> Positions:
-        reads = self._reads
-        return dict(reads.ends(reads.topics()))
+    def _ends(self, reads: "Reads", known: Sequence[str] = ()) -> Standing:
+        """Where the topics end; those that are known to the stream may be gone."""
+        topics = reads.topics(known)
+        return Standing(reads.ends(topics), reads.ids(topics))
+
+    def _reached(self, reads: "Reads", begin: Standing, now: Standing) -> Standing:
+        """Where a batch without a limit ends. A partition that nobody answers for stays where it is."""
+        positions = dict(now.positions)
+        behind = [place for place, stop in positions.items() if stop < begin.positions.get(place, 0)]
+        # The end of an AvailableNow run may be older than a start at latest: only what is there now tells of a loss.
+        there = self._ends(reads, begin.topics) if behind and self._target is not None else now
+        for topic, partition in behind:
+            at = begin.positions[topic, partition]
+            stop = there.positions.get((topic, partition), at)
+            reads.check_end(topic, partition, stop, at)
+            positions[topic, partition] = min(stop, at)
+        return begin.joined(Standing(positions, now.ids))
 
     def _should_wait(self, begin: Positions, end: Positions) -> bool:
         least = self.options.offsets_min
@@ -239,11 +277,14 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         count = sum(stop - begin.get(place, 0) for place, stop in end.items())
         return count < least and (time.monotonic() - self._last_batch_s) * 1000 < self.options.delay_max_ms
 
-    def _tell(self, positions: Positions) -> None:
+    def _tell(self, reads: "Reads", standing: Standing) -> None:
         """Show at the broker how far the query is, if it has a group there; never backwards."""
         if not self.options.group:
             return
-        moved = {place: at for place, at in positions.items() if at > self._told.get(place, -1)}
+        there = reads.ids(dict.fromkeys(standing.topics))
+        standing = standing.without(standing.lost(there))
+        named = {(there[place[0]], place): at for place, at in standing.positions.items()}
+        moved = {key: at for key, at in named.items() if at > self._told.get(key, -1)}
         if moved:
-            self._reads.tell(moved)
+            reads.tell({place: at for (_, place), at in moved.items()})
             self._told.update(moved)

@@ -6,25 +6,27 @@ the lake as it was when it was made; `register_views` again shows it as it is.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakemq.pipeline import schema
-from lakemq.pipeline.archive_plan import ArchivedTopic, cluster_of
+from lakemq.pipeline.archive_plan import ArchivedTopic, cluster_of, held_lake, seen_topics
 from lakemq.pipeline.door import door
 from lakemq.pipeline.events import EVENTS_TOPIC
 from lakemq.pipeline.lake import EVENTS, MESSAGES, META, Lake, PartitionKey
-from lakemq.pipeline.lake.errors import LakeNotFoundError
 from lakemq.pipeline.lake.store import Snapshot
 from lakemq.pipeline.options import Server
+from lakemq.pipeline.positions import TOPIC_ID
 from lakemq.pipeline.reads import ddl
+from lakemq.pipeline.standing import topic_id
 from lakemq.pipeline.states import STATES_DDL, states_of
 from lakemq.pipeline.transforms import deliveries
 
-LAG_DDL = "topic string, partition int, group string, offset bigint, end bigint, lag bigint"
+LAG_DDL = "topic string, partition int, group string, offset bigint, end bigint, lag bigint, topicId int"
+VIEWS = ("messages", "meta", "events", "deliveries", "lag")  # beside one for each topic
 _META = [field.name for field in schema.META if field.name not in ("dt", "valueBytes", "crc", "topicId")]
 _EVENT_NAMES = [field.name for field in schema.EVENTS if field.name != "dt"]
 
@@ -39,6 +41,7 @@ class Views:
     deliveries: DataFrame
     lag: DataFrame
     topics: dict[str, DataFrame]
+    left_out: list[str] = field(default_factory=list)  # topics that the app may not read
 
 
 class History:
@@ -48,16 +51,14 @@ class History:
         self._spark = spark
         self._server = server
         cluster = cluster_of(server)
-        self._topics = {one["name"]: ArchivedTopic(one["name"], one["number"]) for one in cluster["topics"]}
-        self._counts = {one["name"]: one["partitions"] for one in cluster["topics"]}
-        self._lake: Lake | None = None
-        self._snapshot: Snapshot | None = None
-        if lake:
-            try:
-                self._lake = Lake.open(lake, cluster["cluster"])
-                self._snapshot = self._lake.snapshot()
-            except LakeNotFoundError:  # nothing was archived yet: all there is is live
-                self._lake = None
+        self._cluster: str = cluster["cluster"]
+        seen = seen_topics(cluster)
+        self._topics = {one.name: ArchivedTopic(one.name, one.number) for one in seen if one.is_readable}
+        self._counts = {one.name: one.partitions for one in seen}
+        self.left_out = sorted(one.name for one in seen if not one.is_readable)  # the app may not read them
+        self._lake: Lake | None
+        self._snapshot: Snapshot | None
+        self._lake, self._snapshot = held_lake(lake, cluster["cluster"])
 
     @property
     def topics(self) -> list[str]:
@@ -74,7 +75,10 @@ class History:
         """The same without bodies and headers."""
         names = [*_META, "valueBytes", "crc"]
         live = self._live(topic, META, [*_META, "value"]).select(
-            *_META, F.length("value").alias("valueBytes"), F.crc32("value").alias("crc"), F.lit("live").alias("_source")
+            *_META,
+            F.coalesce(F.length("value"), F.lit(0)).alias("valueBytes"),  # a tombstone has no value
+            F.coalesce(F.crc32("value"), F.lit(0)).alias("crc"),
+            F.lit("live").alias("_source"),
         )
         live = live.withColumn("topicId", F.lit(self._topics[topic].id))
         archived = self._archived(META, topic, [*names, "topicId"])
@@ -113,7 +117,8 @@ class History:
             for app in door(self._server).inspect("deliveries", topic)["apps"]:
                 for one in app["partitions"]:
                     offset, end = max(one["ack_index"], one["first_index"]), one["visible_index"]
-                    rows.append((topic, one["partition"], app["app"], offset, end, max(end - offset, 0)))
+                    lag = max(end - offset, 0)
+                    rows.append((topic, one["partition"], app["app"], offset, end, lag, self._topics[topic].id))
         return self._spark.createDataFrame(rows, LAG_DDL)
 
     def _source(self) -> Any:
@@ -128,10 +133,12 @@ class History:
         frame: DataFrame = source.option("failOnDataLoss", "false").load()
         return frame
 
-    def _positions(self, topic: str, table: str) -> dict[str, int]:
+    def _positions(self, topic: str, table: str) -> dict[str, Any]:
+        """Where the live part begins, and in which topic: one that is made anew later is not this view's."""
         held = {} if self._snapshot is None else self._snapshot.positions(table)
         number = self._topics[topic].id
-        return {str(p): held.get(PartitionKey(number, p), 0) for p in range(self._counts[topic])}
+        offsets = {str(p): held.get(PartitionKey(number, p), 0) for p in range(self._counts[topic])}
+        return {**offsets, TOPIC_ID: topic_id(self._cluster, number)}
 
     def _archived(self, table: str, topic: str, names: list[str]) -> DataFrame | None:
         if self._lake is None or self._snapshot is None:
@@ -163,6 +170,7 @@ def open_views(spark: SparkSession, server: Server, lake: str = "") -> Views:
         deliveries=deliveries(meta, history.states()),
         lag=history.lag(),
         topics=topics,
+        left_out=history.left_out,
     )
 
 

@@ -191,6 +191,17 @@ def test_positions_that_the_broker_was_told_must_have_been_reached(full):
     assert problems(full, expected={PartitionKey(99, 0): 1}) == {("behind", MESSAGES)}
 
 
+def test_a_lake_that_is_only_behind_is_told_from_one_that_has_lost_something(full):
+    behind = verify(full.lake, {KEY: 40}, kept={KEY: 10})
+    assert (behind.is_whole, behind.is_only_behind) == (False, True)
+    gone = verify(full.lake, {KEY: 40}, kept={KEY: 35})
+    assert [problem.what for problem in gone.problems] == ["gone"]
+    assert not gone.is_only_behind
+    rewrite(full.paths(META)[0], lambda rows: rows.slice(1))
+    assert not verify(full.lake, {KEY: 40}).is_only_behind
+    assert not verify(full.lake).is_only_behind
+
+
 def test_the_list_of_problems_is_bounded_and_their_number_is_not(archive, monkeypatch):
     monkeypatch.setattr(verifying_module, "PROBLEMS_MAX", 2)
     for partition in range(4):

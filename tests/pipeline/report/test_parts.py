@@ -115,3 +115,11 @@ def test_text_of_users_is_escaped_cut_and_shown():
     assert "and 4 more" in cell
     assert tables.text("key", "").cell(row) == tables.NOTHING
     assert "100.0 %" in tables.share("share", "").cell(row)
+
+
+@pytest.mark.parametrize("draw", [charts.count_chart, charts.step_chart, charts.span_chart])
+def test_one_span_alone_has_an_axis_of_an_hour_and_not_of_years(draw):
+    svg = draw("name", [line((0, 5))], charts.COLOURS[:1], is_narrow=True)
+    year = line((0, 5)).times[0].year
+    assert not any(str(other) in svg for other in (year - 2, year - 1, year + 1, year + 2))
+    assert ":00" in svg or ":30" in svg

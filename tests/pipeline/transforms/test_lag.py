@@ -75,3 +75,27 @@ def test_a_topic_made_anew_begins_anew(events):
 
 def test_nothing_comes_of_nothing(events):
     assert transforms.lag_history(events()).collect() == []
+
+
+def test_counted_back_from_now_it_ends_with_what_the_broker_says(spark, events):
+    """Events that begin late, a group without any, and a topic that is gone."""
+    happened = events(
+        {"kind": "produced", "offset": 100, "count": 50, "when": 0},
+        {"kind": "acked", "offset": 100, "count": 20, "when": 60},
+        {"kind": "produced", "offset": 0, "count": 5, "when": 0, "topic": "gone", "topic_id": 9},
+        {"kind": "acked", "offset": 0, "count": 5, "when": 60, "topic": "gone", "topic_id": 9},
+    )
+    id = happened.where("topic = 'orders'").first()["topicId"]
+    rows = [("orders", 0, "shop.billing", 0, 70, 70, id), ("orders", 1, "shop.billing", 0, 10, 10, id)]
+    rows.append(("orders", 0, "shop.idle", 0, 150, 150, id))
+    from lakemq.pipeline.views import LAG_DDL
+
+    found = transforms.lag_history(happened, now=spark.createDataFrame(rows, LAG_DDL))
+    lags = {}
+    for row in found.orderBy("at").collect():
+        lags.setdefault((row["topic"], row["group"]), []).append(row["lag"])
+    assert lags == {
+        ("orders", "shop.billing"): [100, 80, 80],
+        ("orders", "shop.idle"): [150],
+        ("gone", "shop.billing"): [5, 0],
+    }

@@ -16,6 +16,13 @@ class LakeNotFoundError(LakeError):
     fix = "Check the path for slips; the archive job makes a lake when it first runs."
 
 
+class PlaceNotSupportedError(LakeError):
+    """There is no code here for such a place."""
+
+    cause = "A lake cannot be at a place of that kind."
+    fix = "Name a directory that all hosts share, such as an NFS mount, or an object store: s3://, gs:// or az://."
+
+
 class LakeFormatError(LakeError):
     cause = "The lake was made by a newer LakeMQ, or its mark is damaged."
     fix = "Upgrade LakeMQ here to the version that wrote it; an older one would spoil it."

@@ -2,6 +2,7 @@
 
 _lakemq/format.json            the format's number and the cluster's id
 _lakemq/archive.lock           held by the one archive job
+_lakemq/upkeep.json            when it last removed files that nobody needs
 messages/topic=…/dt=…/*.parquet    likewise `meta` and `events`; neither `topic` nor `dt` is in the files
 gaps/*.parquet                 not partitioned
 <table>/_delta_log/            Delta, reader version 1 and writer version 2
@@ -36,6 +37,7 @@ TABLES_OF = {MESSAGES: (MESSAGES, META), EVENTS: (EVENTS,)}
 
 FORMAT_FILE = "_lakemq/format.json"
 LOCK_FILE = "_lakemq/archive.lock"
+UPKEEP_FILE = "_lakemq/upkeep.json"
 REPAIR_LOCK_FILE = "_lakemq/repair.lock"
 
 _NAME_BYTES_MAX = 255  # of a directory, on all usual file systems

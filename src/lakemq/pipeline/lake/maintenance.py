@@ -16,7 +16,7 @@ from lakemq.pipeline.lake.ranges import PartitionKey, Span
 from lakemq.pipeline.lake.rewriting import copy_rows, replace
 from lakemq.pipeline.lake.rows import offsets_by_partition, read_rows
 from lakemq.pipeline.lake.store import Lake
-from lakemq.pipeline.lake.table import Change
+from lakemq.pipeline.lake.table import Change, Table
 from lakemq.pipeline.lake.table_view import ActiveFile, TableView
 
 TARGET_BYTES = 256 << 20
@@ -75,22 +75,27 @@ def compact(
     for name in tables:
         table = lake.table(name)
         for sources in _small_files(table.at(), topic, days, target_bytes, files_min):
-            view = table.at()
-            new = copy_rows(view, sources, name="compacted")
-            assert new is not None, "files with rows have become one without"
-            version = replace(table, sources, [new], moves_data=False)
-            assert sources[0].topic is not None
-            assert sources[0].dt is not None
-            yield Compacted(
-                table=name,
-                topic=sources[0].topic,
-                day=sources[0].dt,
-                files=len(sources),
-                rows=sum(file.rows for file in sources),
-                bytes_before=sum(file.size for file in sources),
-                bytes_after=new.size,
-                version=version,
-            )
+            yield merge(table, sources)
+
+
+def merge(table: Table, sources: Sequence[ActiveFile]) -> Compacted:
+    """Put one file in the place of several of one topic and day."""
+    new = copy_rows(table.at(), sources, name="compacted")
+    assert new is not None, "files with rows have become one without"
+    version = replace(table, sources, [new], moves_data=False)
+    topic, day = sources[0].topic, sources[0].dt
+    assert topic is not None
+    assert day is not None
+    return Compacted(
+        table=table.name,
+        topic=topic,
+        day=day,
+        files=len(sources),
+        rows=sum(file.rows for file in sources),
+        bytes_before=sum(file.size for file in sources),
+        bytes_after=new.size,
+        version=version,
+    )
 
 
 def vacuum(

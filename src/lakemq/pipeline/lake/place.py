@@ -16,6 +16,12 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 from deltalake.fs import DeltaStorageHandler
 
+from lakemq.pipeline.lake.errors import PlaceNotSupportedError
+
+# What deltalake opens without a file system of Hadoop's.
+SCHEMES = ("s3", "s3a", "gs", "gcs", "az", "azure", "adl", "abfs", "abfss", "memory")
+_HDFS = ("hdfs", "webhdfs", "viewfs")
+
 
 @dataclass(frozen=True)
 class Place:
@@ -30,6 +36,10 @@ class Place:
         text = os.fspath(uri)
         if text.startswith("file://"):
             text = text.removeprefix("file://")
+        scheme = text.partition("://")[0].lower() if "://" in text else ""
+        if scheme and scheme not in SCHEMES:
+            what = "HDFS is not supported" if scheme in _HDFS else f"{scheme}:// is not supported"
+            raise PlaceNotSupportedError(f"a lake cannot be at {text}: {what}")
         return cls(text.rstrip("/") if "://" in text else os.path.abspath(text), dict(storage_options or {}))
 
     @property

@@ -25,6 +25,7 @@ from lakemq.pipeline.lake.store import Lake
 from lakemq.pipeline.lake.table_view import ActiveFile, TableView
 
 PROBLEMS_MAX = 100
+BEHIND = "behind"
 _RUNS_MAX = 1 << 16  # a partition's runs are joined when there are more
 
 _IDENTITY = [pa.field("topicId", pa.int32()), pa.field("partition", pa.int32()), pa.field("offset", pa.int64())]
@@ -64,13 +65,20 @@ class VerifyReport:
     unsummed: int = 0  # rows that came without a checksum
     problems: list[Problem] = field(default_factory=list)
     problem_count: int = 0
+    behind_count: int = 0  # of those: what is not there yet, and comes with the next run of the archive
 
     @property
     def is_whole(self) -> bool:
         return self.problem_count == 0
 
+    @property
+    def is_only_behind(self) -> bool:
+        """Whether all that is there is right, and what is not is still to come."""
+        return 0 < self.problem_count == self.behind_count
+
     def add(self, what: str, where: str, detail: str) -> None:
         self.problem_count += 1
+        self.behind_count += what == BEHIND
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(Problem(what, where, detail))
 
@@ -79,13 +87,15 @@ def verify(
     lake: Lake,
     expected: Mapping[PartitionKey, int] | None = None,
     *,
+    kept: Mapping[PartitionKey, int] | None = None,
     progress: Progress | None = None,
 ) -> VerifyReport:
     """Check the whole lake. `expected`: positions that must have been reached, such as those the broker was told.
 
-    `progress` is called with the files done and the files in all.
+    `kept` says from which offset on the broker still has a partition: what lies before that and is not in the lake is
+    gone, not behind. `progress` is called with the files done and the files in all.
     """
-    return _Verification(lake, progress).run(expected or {})
+    return _Verification(lake, progress).run(expected or {}, kept or {})
 
 
 class _Verification:
@@ -96,7 +106,7 @@ class _Verification:
         self._progress = progress
         self._report = VerifyReport(versions={name: view.version for name, view in self._views.items()})
 
-    def run(self, expected: Mapping[PartitionKey, int]) -> VerifyReport:
+    def run(self, expected: Mapping[PartitionKey, int], kept: Mapping[PartitionKey, int]) -> VerifyReport:
         gaps = read_gaps(self._views[GAPS])
         absent, erased = runs_by_partition(gaps), runs_by_partition(gaps, reason=ERASED)
         spans = {name: self._views[name].spans() for name in (MESSAGES, META, EVENTS)}
@@ -109,11 +119,14 @@ class _Verification:
         for key in sorted(spans[MESSAGES].keys() & spans[META].keys()):
             self._compare(key, spans[MESSAGES][key], spans[META][key], held)
         for key in sorted(spans[MESSAGES].keys() - spans[META].keys()):
-            self._report.add("behind", _partition(META, key), "`messages` has the partition, `meta` has none of it")
+            self._report.add(BEHIND, _partition(META, key), "`messages` has the partition, `meta` has none of it")
         positions = {key: span.end for name in (EVENTS, MESSAGES) for key, span in spans[name].items()}
         for key, end in expected.items():
-            if positions.get(key, 0) < end:
-                self._report.add("behind", _partition(MESSAGES, key), f"{positions.get(key, 0)} of {end} are archived")
+            at = positions.get(key, 0)
+            if at < min(end, kept.get(key, 0)):
+                self._report.add("gone", _partition(MESSAGES, key), f"{at} to {kept[key] - 1} left the broker")
+            elif at < end:
+                self._report.add(BEHIND, _partition(MESSAGES, key), f"{at} of {end} are archived")
         self._report.partitions = len(positions)
         self._report.gap_offsets = sum(runs.total for runs in absent.values())
         self._report.erased_offsets = sum(runs.total for runs in erased.values())
@@ -178,8 +191,9 @@ class _Verification:
             self._report.add("wrong day", where, str(error))
 
     def _check_sums(self, batch: pa.RecordBatch, where: str) -> None:
-        summed = batch.filter(pc.and_(pc.is_valid(batch.column("value")), pc.is_valid(batch.column("crc"))))
-        self._report.unsummed += batch.num_rows - summed.num_rows
+        with_value = batch.filter(pc.is_valid(batch.column("value")))  # a tombstone has none
+        summed = with_value.filter(pc.is_valid(with_value.column("crc")))
+        self._report.unsummed += with_value.num_rows - summed.num_rows
         if summed.num_rows == 0:
             return
         wrong = np.flatnonzero(_sums(summed.column("value")) != summed.column("crc").to_numpy(zero_copy_only=False))

@@ -27,6 +27,8 @@ _SPANS_MS = (1, 10, 100, 1000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000, 8
 _LOG_FROM = 30.0
 """How many times the smallest value the largest is when the scale becomes logarithmic."""
 
+_ALONE_DAYS = 0.5 / 24
+
 Draw = Callable[[Axes], None]
 
 
@@ -137,6 +139,9 @@ def _dress(axes: Axes) -> None:
     axes.grid(visible=True, axis="y", color=_INK, alpha=0.14, linewidth=0.7)
     axes.set_axisbelow(True)
     axes.tick_params(axis="both", colors=_INK, labelsize=9, length=0, pad=5)
+    first, last = axes.dataLim.intervalx
+    if first == last:  # one span alone: matplotlib would show years around it
+        axes.set_xlim(first - _ALONE_DAYS, last + _ALONE_DAYS)
     locator = AutoDateLocator(minticks=3, maxticks=6, tz="UTC")  # type: ignore[no-untyped-call]  # as matplotlib has it
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz="UTC"))  # type: ignore[no-untyped-call]

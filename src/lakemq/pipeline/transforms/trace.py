@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
+from lakemq.pipeline.tracing import ORDER
 from lakemq.pipeline.transforms.runs import PARTITION
 from lakemq.pipeline.transforms.runs import end as run_end
 from lakemq.pipeline.transforms.spans import moment
@@ -13,9 +14,6 @@ COLUMNS = (
     *("messageId", "topic", "partition", "offset", "key", "tags", "at", "kind", "group", "client", "attempt"),
     *("elapsedMs", "sinceSentMs", "reason"),
 )
-
-# What has the same time is shown in the order in which it must have been.
-ORDER = ("refused", "sent", "stored", "delivered", "acked", "failed", "expired", "retry", "dead", "resent")
 
 
 def timeline(
