@@ -7,6 +7,7 @@ import pytest
 
 from broker.fix_archive import ARCHIVE, archive_of, archived_broker
 from broker.fix_broker import TOKEN, BrokerLife, make_broker
+from lakemq.broker.config import ArchiveConfig
 from lakemq.testing.broker import TestBroker
 from lakemq.wire.own import Inspect
 
@@ -43,7 +44,7 @@ def test_topics_are_told_with_all_that_can_be_said_of_them():
     number = life.topic_number("orders")
     topic = {"name": "orders", "number": number, "type": "ordered", "partitions": 3, "is_archived": False}
     topic["is_readable"] = True
-    assert found == {"cluster": "abc", "topics": [topic]}
+    assert found == {"cluster": "abc", "archive_app": "lakemq-archive", "topics": [topic]}
 
 
 def test_the_id_of_the_data_is_given_once():
@@ -55,6 +56,12 @@ def test_the_id_of_the_data_is_given_once():
 
 def test_without_an_id_there_is_none():
     assert BrokerLife().broker.ledger.metadata.cluster == ""
+
+
+def test_whose_progress_the_archive_mark_is_is_told():
+    assert whole(BrokerLife(creates_missing=True).peer(), "cluster")[0]["archive_app"] == "lakemq-archive"
+    life = BrokerLife(creates_missing=True, archive=ArchiveConfig(app="copier"))
+    assert whole(life.peer(), "cluster")[0]["archive_app"] == "copier"
 
 
 def test_topics_come_in_pages_each_once():

@@ -1,8 +1,12 @@
 """How errors look on a terminal, and which exit code each gives."""
 
+import re
+
 import pytest
 
+import lakemq as lakemq_package
 from lakemq import errors
+from lakemq.cli import failure
 from lakemq.cli.failure import CommandError, describe, exit_code_of
 from lakemq.client import errors as client_errors
 from lakemq.config import ConfigError
@@ -90,3 +94,21 @@ def test_one_wrong_setting_is_told_on_one_line_several_on_one_each():
 )
 def test_each_kind_of_error_has_its_exit_code(error, code):
     assert exit_code_of(error) == code
+
+
+def test_no_fix_has_a_placeholder_once_the_command_is_known(monkeypatch):
+    monkeypatch.setattr(failure, "_known", dict(failure._known))
+    failure.know(app="shop", group="shop.billing", topic="orders", role="--consumer")
+    failure.know(app="shop")  # said again by the client that is opened: the group stays
+    kinds = [getattr(lakemq_package, name) for name in dir(lakemq_package) if name.endswith("Error")]
+    assert len(kinds) > 50
+    for kind in kinds:
+        told = failure.describe(kind("it happened"))
+        assert not re.search(r"[{}<>]|\b(APP|TOPIC|GROUP|NAME)\b", told), told
+    told = failure.describe(lakemq_package.NoPermissionError("no"))
+    assert "lakemq app subscribe shop.billing orders --consumer" in told
+
+
+def test_what_is_not_known_stays_a_placeholder():
+    told = failure.filled("lakemq app subscribe {GROUP} {TOPIC} {ROLE}")
+    assert "{" not in told

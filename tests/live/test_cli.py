@@ -115,6 +115,71 @@ def test_tail_takes_nothing_from_anybody(live_broker):
     assert good(lakemq(live_broker, "recv", "tailed", "--count", 3)) == b"m1\nm2\nm3\n"
 
 
+def test_a_message_may_be_sent_later_once_and_with_an_end(live_broker):
+    later = json.loads(good(lakemq(live_broker, "send", "later", "x", "--delay", "1h", "-o", "json")))
+    assert later["offset"] is None
+    first, again = (
+        json.loads(good(lakemq(live_broker, "send", "once", "x", "--uniq-id", "u-1", "-o", "json"))) for _ in range(2)
+    )
+    assert (first["offset"], first["message_id"]) == (again["offset"], "u-1")
+    many = lines_of(good(lakemq(live_broker, "send", "once", "x", "--uniq-id", "m-{n}", "--count", 2, "-o", "jsonl")))
+    assert [one["message_id"] for one in many] == ["m-1", "m-2"]
+    good(lakemq(live_broker, "send", "ending", "x", "--expire", "1h"))
+    got = json.loads(good(lakemq(live_broker, "recv", "ending", "-o", "json")))
+    assert [one["body"] for one in got] == ["x"]
+
+
+def test_a_delay_that_is_too_long_names_the_limit(live_broker):
+    for more in ([], ["--count", "2"]):
+        done = lakemq(live_broker, "send", "late", "x", "--delay", "41d", *more)
+        assert done.returncode != 0
+        assert "at most 40 days" in done.stderr.decode()
+
+
+def test_recv_and_tail_take_filters(live_broker):
+    for body, tag, total in (("a", "paid", 250), ("b", "refund", 40), ("c", "paid", 10)):
+        good(lakemq(live_broker, "send", "chosen", body, "--tag", tag, "-H", f"total={total}", "--partition", 1))
+    tail = ("tail", "chosen", "--from", "earliest", "--partition", 1)
+    assert good(lakemq(live_broker, *tail, "--tags", "paid", "--count", 2)) == b"a\nc\n"
+    assert good(lakemq(live_broker, *tail, "--filter", "total < 100", "--count", 2)) == b"b\nc\n"
+    assert good(lakemq(live_broker, "recv", "chosen", "--group", "t", "--tags", "refund")) == b"b\n"
+    assert good(lakemq(live_broker, "recv", "chosen", "--group", "f", "--filter", "total > 100")) == b"a\n"
+
+
+def test_tail_of_a_partition_that_is_not_there_says_so(live_broker):
+    good(lakemq(live_broker, "send", "four", "x"))
+    done = lakemq(live_broker, "tail", "four", "--partition", 99)
+    assert done.returncode == 2
+    assert "has no partition 99; it has 4" in done.stderr.decode()
+
+
+def test_the_wrong_one_of_the_two_ports_is_told(live_broker):
+    done = lakemq(live_broker, "send", "first", "x", "--server", f"lakemq://127.0.0.1:{live_broker.admin_port}")
+    assert done.returncode == 5
+    assert "speaks HTTP" in done.stderr.decode()
+    assert "operators" in done.stderr.decode()
+    done = lakemq(live_broker, "topic", "ls", "--admin", f"http://127.0.0.1:{live_broker.port}")
+    assert done.returncode == 5
+    assert "port for clients" in done.stderr.decode()
+
+
+def test_a_fix_names_the_app_and_the_topic(strict_broker):
+    admin = {"LAKEMQ_TOKEN": "", "LAKEMQ_APP": ""}
+    good(lakemq(strict_broker, "app", "create", "filled", **admin))
+    token = json.loads(good(lakemq(strict_broker, "app", "token", "create", "filled", "-o", "json", **admin)))["token"]
+    good(lakemq(strict_broker, "topic", "create", "filled-topic", **admin))
+    for command, fix in (
+        (("send", "filled-topic", "x"), "lakemq app subscribe filled filled-topic --producer"),
+        (("recv", "filled-topic", "--group", "g"), "lakemq app subscribe filled.g filled-topic --consumer"),
+    ):
+        done = lakemq(strict_broker, *command, "--app", "filled", LAKEMQ_TOKEN=token)
+        assert fix in done.stderr.decode(), done.stderr.decode()
+    done = lakemq(strict_broker, "send", "no-such", "x", "--app", "filled", LAKEMQ_TOKEN=token)
+    assert "lakemq topic create no-such" in done.stderr.decode()
+    done = lakemq(strict_broker, "send", "filled-topic", "x", "--app", "nobody")
+    assert "lakemq app token create nobody" in done.stderr.decode()
+
+
 def test_tail_ends_with_ctrl_c_as_130_and_without_a_traceback(live_broker):
     good(lakemq(live_broker, "send", "endless", "x"))
     command = [sys.executable, "-m", "lakemq", "tail", "endless", "--from", "earliest"]

@@ -95,6 +95,16 @@ from lakemq.wire.session import (
 
 _SWEEP_EVERY_MS = 1000
 
+# For a web browser, a health check or the operators' command line that has the two ports mixed up.
+_WRONG_PORT_TEXT = (
+    b"This is LakeMQ's port for clients, which speaks jmq4 and not HTTP. "
+    b"The port for operators is another one, 50090 unless it was set otherwise.\n"
+)
+_WRONG_PORT = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
+    % (len(_WRONG_PORT_TEXT), _WRONG_PORT_TEXT)
+)
+
 
 class Broker:
     """A single broker: connections and a partition group in, answers and tickets out."""
@@ -301,6 +311,10 @@ class Broker:
         self.metrics.capped["bad_frames"] += 1
         connection = self.sessions.get(event.connection)
         if connection is not None:
+            if (
+                not connection.has_spoken and not connection.is_closing
+            ):  # nothing before it was a frame: not our protocol
+                connection.port.send([_WRONG_PORT])
             self.receiving.close(connection)
 
     def _output_drained(self, event: OutputDrained, now: Now) -> None:

@@ -99,7 +99,8 @@ class Inspecting:
             }
             for topic in map(metadata.topics.__getitem__, page)
         ]
-        return {"cluster": metadata.cluster, "topics": topics}, page[-1] if len(names) > count else ""
+        told = {"cluster": metadata.cluster, "archive_app": self._config.archive.app, "topics": topics}
+        return told, page[-1] if len(names) > count else ""
 
     def _topic(self, connection: Connection, name: str) -> Topic:
         topic = self._ledger.metadata.topics.get(connection.full_topic(name))

@@ -54,8 +54,11 @@ class AdminApi:
         try:
             answer = json.loads(data)
         except ValueError:
+            is_for_clients = b"LakeMQ's port for clients" in data
             raise CommandError(
-                f"{self.url} answered with HTTP {status} and no JSON: this is not a broker's port for operators",
+                f"{self.url} is LakeMQ's port for clients, not the one for operators"
+                if is_for_clients
+                else f"{self.url} answered with HTTP {status} and no JSON: this is not a broker's port for operators",
                 failure.UNREACHABLE,
                 fix="check --admin and LAKEMQ_ADMIN_URL; the broker's banner has the right one",
             ) from None
@@ -109,7 +112,7 @@ class AdminApi:
 
     def _topic_fix(self, path: tuple[str, ...]) -> str:
         if path[0] != "topics" or len(path) < 2:
-            return "lakemq topic ls    lists the topics;    lakemq topic create NAME    makes one"
+            return failure.filled("lakemq topic ls    lists the topics;    lakemq topic create {TOPIC}    makes one")
         fix = f"lakemq topic create {path[1]}"
         try:
             names = [topic["name"] for topic in self.get("topics")]

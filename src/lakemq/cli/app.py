@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
-from lakemq.cli.options import chosen
+from lakemq.cli.options import NounGroup, chosen
 
 app = typer.Typer(help="Apps, their tokens, limits and subscriptions.", no_args_is_help=True, rich_markup_mode=None)
 tokens = typer.Typer(help="The tokens of an app.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(tokens, name="token")
+app.add_typer(tokens, name="token", cls=NounGroup)
 
 Name = Annotated[str, typer.Argument(metavar="APP", help="The app.")]
 FullName = Annotated[str, typer.Argument(metavar="APP", help="The app, or app.group.")]

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from lakemq.cli.failure import USAGE, CommandError
-from lakemq.cli.options import Chosen
+from lakemq.cli.options import Chosen, settings
 from lakemq.cli.printing import print_one, print_rows, remark
 from lakemq.pipeline.session import check_installed, check_spark
 
@@ -46,7 +46,7 @@ def run_archive(
     upkeep: tuple[int, int] | None = None,
 ) -> None:
     check_spark()
-    server = server_of(chosen, _archive_app())
+    server = _archive_server(chosen)
     from lakemq.pipeline.archiving import Archive, ArchiveSettings
     from lakemq.pipeline.lake.place import Place
     from lakemq.pipeline.lake.upkeep import UpkeepPolicy
@@ -70,10 +70,14 @@ def run_archive(
         remark(f"{progress.missed} messages had left the broker before: rows of table gaps say which")
 
 
-def _archive_app() -> str:
+def _archive_server(chosen: Chosen) -> "Server":
+    """The broker, and its archive's app: as the settings of this directory say, or as the broker itself does."""
+    said = str(settings().values["archive.app"])
+    server = server_of(chosen, said)
+    from lakemq.pipeline.archive_plan import as_archive
     from lakemq.pipeline.archiving import ARCHIVE_APP
 
-    return ARCHIVE_APP
+    return as_archive(server, ARCHIVE_APP)
 
 
 def _stop_on_signals() -> threading.Event:
@@ -92,7 +96,7 @@ def show_status(chosen: Chosen, lake: str) -> None:
     found = open_lake(lake)
     from lakemq.pipeline.archive_plan import archived_status
 
-    rows = archived_status(found, server_of(chosen, _archive_app()))
+    rows = archived_status(found, _archive_server(chosen))
     columns = ("topic", "partition", "archived", "end", "behind", "missing")
     print_rows(rows, columns, chosen.output, empty="nothing is archived yet: lakemq topic set TOPIC --archived")
     if not chosen.is_json:
@@ -108,7 +112,7 @@ def show_verification(chosen: Chosen, lake: str, offline: bool) -> None:
     from lakemq.pipeline.archive_plan import kept_positions, told_positions
     from lakemq.pipeline.lake import verify
 
-    server = server_of(chosen, _archive_app())
+    server = _archive_server(chosen)
     expected, kept = ({}, {}) if offline else (told_positions(server), kept_positions(server))
     report = verify(found, expected, kept=kept, progress=_tell_files)
     facts: dict[str, Any] = {

@@ -44,15 +44,34 @@ _EXITS = {
     "SendTimeoutError": TIMED_OUT,
     "WriteTimeoutError": TIMED_OUT,
 }
-# What an operator at a terminal does about it, where that is not what a program does.
+# What an operator at a terminal does about it, where that is not what a program does. The names in braces are filled in
+# as far as the command knows them.
 _FIXES = {
-    "TopicNotFoundError": "lakemq topic ls    lists the topics;    lakemq topic create NAME    makes one",
-    "ConsumerNotFoundError": "lakemq app subscribe APP TOPIC --consumer",
-    "ProducerNotFoundError": "lakemq app subscribe APP TOPIC --producer",
-    "NoPermissionError": "lakemq app subscribe APP TOPIC, with --producer, --consumer or both",
-    "AuthenticationError": "set LAKEMQ_APP and LAKEMQ_TOKEN;    lakemq app token create APP    makes a token",
+    "TopicNotFoundError": "lakemq topic ls    lists the topics;    lakemq topic create {TOPIC}    makes one",
+    "ConsumerNotFoundError": "lakemq app subscribe {GROUP} {TOPIC} --consumer",
+    "ProducerNotFoundError": "lakemq app subscribe {APP} {TOPIC} --producer",
+    "NoPermissionError": "lakemq app subscribe {GROUP} {TOPIC} {ROLE}",
+    "AuthenticationError": "set LAKEMQ_APP and LAKEMQ_TOKEN;    lakemq app token create {APP}    makes a token",
+    "WrongPortError": "say where clients connect: --server, LAKEMQ_URL; 50088 unless the broker was told otherwise",
     "BrokerUnreachableError": "start one with    lakemq dev    or say where it is: --server, LAKEMQ_URL",
 }
+
+
+_known = {"APP": "APP", "GROUP": "APP", "TOPIC": "TOPIC", "ROLE": "--producer --consumer"}
+
+
+def know(*, app: str = "", group: str = "", topic: str = "", role: str = "") -> None:
+    """What the command is about: fixes name it instead of a placeholder."""
+    is_group_open = _known["GROUP"] == "APP"  # a group that was named stays
+    said = {"APP": app, "GROUP": group or (app if is_group_open else ""), "TOPIC": topic, "ROLE": role}
+    _known.update({name: value for name, value in said.items() if value})
+
+
+def filled(fix: str) -> str:
+    """A fix with what is known in place of its placeholders."""
+    for name, value in _known.items():
+        fix = fix.replace(f"{{{name}}}", value)
+    return fix
 
 
 class CommandError(LakeMQError):
@@ -95,7 +114,9 @@ def describe(error: LakeMQError) -> str:
     else:
         problems = getattr(error, "problems", ())
         whys = list(problems) if len(problems) > 1 else [] if problems or not error.detail else [error.cause]
-        fix = next((_FIXES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _FIXES), error.fix)
+        fix = next(
+            (filled(_FIXES[kind.__name__]) for kind in type(error).__mro__ if kind.__name__ in _FIXES), error.fix
+        )
     lines += [f"  why   {_one_line(why)}" for why in whys if why]
     if fix:
         lines.append(f"  fix   {_one_line(fix, keeps_gaps=True)}")

@@ -29,7 +29,7 @@ from lakemq.cli import (
     worker,
 )
 from lakemq.cli.failure import INTERRUPTED, CommandError, as_json, describe, exit_code_of
-from lakemq.cli.options import OUTPUTS, Chosen, RootGroup, chosen, wants_json
+from lakemq.cli.options import OUTPUTS, Chosen, NounGroup, RootGroup, chosen, wants_json
 from lakemq.errors import LakeMQError
 from lakemq.version import VERSION
 
@@ -129,22 +129,22 @@ app.command()(message.send)
 app.command()(message.recv)
 app.command()(message.tail)
 app.command()(worker.worker)
-app.add_typer(topic.app, name="topic")
-app.add_typer(apps.app, name="app")
-app.add_typer(group.app, name="group")
-app.add_typer(dead.app, name="dead")
-app.add_typer(retry.app, name="retry")
-app.add_typer(delay.app, name="delay")
-app.add_typer(job.app, name="job")
-app.add_typer(archive.app, name="archive")
+app.add_typer(topic.app, name="topic", cls=NounGroup)
+app.add_typer(apps.app, name="app", cls=NounGroup)
+app.add_typer(group.app, name="group", cls=NounGroup)
+app.add_typer(dead.app, name="dead", cls=NounGroup)
+app.add_typer(retry.app, name="retry", cls=NounGroup)
+app.add_typer(delay.app, name="delay", cls=NounGroup)
+app.add_typer(job.app, name="job", cls=NounGroup)
+app.add_typer(archive.app, name="archive", cls=NounGroup)
 app.command()(query.sql)
 app.command()(query.trace)
 app.command()(query.replay)
 app.command()(query.report)
-app.add_typer(broker.app, name="broker")
-app.add_typer(storage.app, name="storage")
-app.add_typer(config.app, name="config")
-app.add_typer(bench.app, name="bench")
+app.add_typer(broker.app, name="broker", cls=NounGroup)
+app.add_typer(storage.app, name="storage", cls=NounGroup)
+app.add_typer(config.app, name="config", cls=NounGroup)
+app.add_typer(bench.app, name="bench", cls=NounGroup)
 app.command()(doctor.doctor)
 
 

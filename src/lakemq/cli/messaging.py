@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 
 from lakemq import connect
-from lakemq.cli.failure import DONE, FAILED, PARTLY, TIMED_OUT, describe
+from lakemq.attributes import TAGS
+from lakemq.cli.failure import DONE, FAILED, PARTLY, TIMED_OUT, USAGE, CommandError, describe, know
 from lakemq.cli.options import Chosen
 from lakemq.cli.printing import Progress, iso, moment, printable, remark
 from lakemq.client.duration import duration_ms, moment_ms
 from lakemq.client.receipt import Receipt
+from lakemq.delivery.filters import parse_filter
 from lakemq.errors import BadParameterError, LakeMQError
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from lakemq.client.config import Acks
     from lakemq.client.delivery import Delivery
     from lakemq.client.future import SendFuture
+    from lakemq.delivery.filters import Filter
 
 _ACKS = {"flush": "flushed", "write": "written", "receive": "received", "none": "not confirmed"}
 _FETCH_MAX = 1000
@@ -51,6 +54,31 @@ class Wish:
     count: int | None
     acks: str
     partition: int | None
+    delay: str | None = None
+    expire: str | None = None
+    uniq_id: str | None = None
+
+    @property
+    def is_many(self) -> bool:
+        """Whether there may be several messages."""
+        return self.count is not None or self.has_stdin_lines
+
+    def details(self, number: int, headers: dict[str, str]) -> dict[str, Any]:
+        """What goes with the n-th message."""
+        return {
+            "key": _numbered(self.key, number) if self.count is not None else self.key,
+            "tags": self.tags or None,
+            "headers": headers or None,
+            "partition": self.partition,
+            "acks": checked_acks(self.acks),
+            "delay": self.delay,
+            "expire": self.expire,
+            "uniq_id": _numbered(self.uniq_id, number) if self.is_many else self.uniq_id,
+        }
+
+
+def _numbered(text: str | None, number: int) -> str | None:
+    return None if text is None else text.replace(_COUNTER, str(number))
 
 
 def checked_acks(text: str) -> "Acks":
@@ -62,6 +90,7 @@ def checked_acks(text: str) -> "Acks":
 
 def connected(said: Chosen, **more: Any) -> "Client":
     """A client for the broker and the app that were chosen."""
+    know(app=said.app_name)
     return connect(said.server_url(), app=said.app, token=said.token, **more)
 
 
@@ -72,8 +101,14 @@ def send(said: Chosen, wish: Wish) -> int:
     """Send it; the exit code."""
     checked_acks(wish.acks)
     headers = _headers(wish.headers)
+    for hint, text in (("--delay", wish.delay), ("--expire", wish.expire)):
+        if text is not None:
+            _duration(text, hint)
+    if wish.is_many and wish.uniq_id is not None and _COUNTER not in wish.uniq_id:
+        raise typer.BadParameter("several messages need several ids: put {n} into it", param_hint="--uniq-id")
     bodies = _bodies(wish)
-    if wish.count is None and not wish.has_stdin_lines:
+    know(app=said.app_name, topic=wish.topic, role="--producer")
+    if not wish.is_many:
         with connected(said) as client:
             _send_one(said, wish, headers, next(bodies), client)
         return DONE
@@ -114,15 +149,7 @@ def _file_content(file: Path) -> bytes:
 
 def _send_one(said: Chosen, wish: Wish, headers: dict[str, str], body: bytes, client: "Client") -> None:
     began = time.perf_counter()
-    receipt = client.send(
-        wish.topic,
-        body,
-        key=wish.key,
-        tags=wish.tags or None,
-        headers=headers or None,
-        partition=wish.partition,
-        acks=checked_acks(wish.acks),
-    )
+    receipt = client.send(wish.topic, body, **wish.details(1, headers))
     spent_ms = (time.perf_counter() - began) * 1000
     if said.is_json:
         _print_receipt(said, receipt, spent_ms)
@@ -135,17 +162,8 @@ def _send_one(said: Chosen, wish: Wish, headers: dict[str, str], body: bytes, cl
 def _send_many(said: Chosen, wish: Wish, headers: dict[str, str], bodies: Iterator[bytes], client: "Client") -> int:
     outcomes = Outcomes(said)
     for number, body in enumerate(bodies, 1):
-        key = wish.key.replace(_COUNTER, str(number)) if wish.key is not None and wish.count is not None else wish.key
         try:
-            future = client.send_soon(
-                wish.topic,
-                body,
-                key=key,
-                tags=wish.tags or None,
-                headers=headers or None,
-                partition=wish.partition,
-                acks=checked_acks(wish.acks),
-            )
+            future = client.send_soon(wish.topic, body, **wish.details(number, headers))
         except LakeMQError as error:  # this one cannot be sent; the others can
             outcomes.failed(error)
         else:
@@ -221,15 +239,18 @@ def _or_dash(value: int | None) -> str:
 # --- receiving -----------------------------------------------------------------------------------------------------
 
 
-def recv(said: Chosen, topic: str, group: str | None, count: int, timeout: str, *, is_acking: bool) -> int:
+def recv(
+    said: Chosen, topic: str, group: str | None, count: int, timeout: str, wanted: str | None, *, is_acking: bool
+) -> int:
     """Receive so many; the exit code."""
     printer = Printer(said)
     wait_ms = _duration(timeout, "--timeout")
+    _know_receiver(said, topic, group)
     done = 0
     is_late = False
     with connected(said) as client:
         size = min(count or _FETCH_MAX, _FETCH_MAX)
-        consumer = client.consumer(topic, group=group, count=size, auto_ack=False)
+        consumer = client.consumer(topic, group=group, count=size, auto_ack=False, filter=wanted)
         try:
             while not count or done < count:
                 lot = consumer.receive(min(count - done, size) if count else size, timeout=f"{wait_ms}ms")
@@ -252,7 +273,15 @@ def recv(said: Chosen, topic: str, group: str | None, count: int, timeout: str, 
     return PARTLY if printer.damaged else DONE
 
 
-def tail(said: Chosen, topic: str, start: str, count: int, group: str | None) -> int:
+def tail(
+    said: Chosen,
+    topic: str,
+    start: str,
+    count: int,
+    group: str | None,
+    partition: int | None = None,
+    wanted: str | None = None,
+) -> int:
     """Print messages until interrupted, or so many if not 0; the exit code."""
     place: str | int = int(start) if start.isascii() and start.isdigit() else start
     if isinstance(place, str) and place not in ("earliest", "latest"):
@@ -261,14 +290,48 @@ def tail(said: Chosen, topic: str, start: str, count: int, group: str | None) ->
         except BadParameterError as error:
             raise typer.BadParameter(str(error), param_hint="--from") from None
     printer = Printer(said, is_endless=not count)
+    _know_receiver(said, topic, group)
     done = 0
-    with connected(said) as client, client.reader(topic, start=place, group=group) as reader:
-        while not count or done < count:
-            for delivery in reader.receive(min(count - done, _FETCH_MAX) if count else _FETCH_MAX, timeout=_FOREVER):
-                printer.show(delivery)
-                done += 1
+    chosen_filter = parse_filter(wanted or "")
+    only = None if partition is None else [partition]
+    with connected(said) as client:
+        if partition is not None:
+            _check_partition(client, topic, group, partition)
+        with client.reader(topic, start=place, group=group, partitions=only) as reader:
+            while not count or done < count:
+                lot = reader.receive(_FETCH_MAX, timeout=_FOREVER)
+                for delivery in [one for one in lot if _is_wanted(chosen_filter, one)]:
+                    printer.show(delivery)
+                    done += 1
+                    if done == count:
+                        break
     printer.end()
     return PARTLY if printer.damaged else DONE
+
+
+def _know_receiver(said: Chosen, topic: str, group: str | None) -> None:
+    full = f"{said.app_name}.{group}" if group else said.app_name
+    know(app=said.app_name, group=full, topic=topic, role="--consumer")
+
+
+def _check_partition(client: "Client", topic: str, group: str | None, partition: int) -> None:
+    """One that is not there would be waited for, and nobody would know for what."""
+    known = client.ranges(topic, group)
+    if partition not in known:
+        raise CommandError(
+            f"topic {topic} has no partition {partition}; it has {len(known)}, from 0 on",
+            USAGE,
+            fix=f"lakemq topic show {topic}",
+        )
+
+
+def _is_wanted(chosen_filter: "Filter", delivery: "Delivery") -> bool:
+    """Whether it is to be printed; what cannot be read is, so that it is told."""
+    try:
+        tags = {TAGS: ",".join(delivery.tags)} if delivery.tags else {}
+        return chosen_filter.matches({**delivery.attributes(), **tags})
+    except LakeMQError:
+        return True
 
 
 class Printer:

@@ -20,6 +20,7 @@ OUTPUTS = ("table", "json", "jsonl")
 _WITH_VALUE = ("--server", "--admin", "--app", "--token", "--output", "-o")
 _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # listened on, but not to be connected to
 ADMIN_PORT = 50090
+_OTHER_NAMES = {"ls": "list", "list": "ls", "rm": "delete", "delete": "rm"}
 
 
 class RootGroup(TyperGroup):
@@ -27,6 +28,15 @@ class RootGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, moved_ahead(args))
+
+
+class NounGroup(TyperGroup):
+    """The commands of one noun. `ls` is `list` as well, and `rm` is `delete`: whichever a user knows from elsewhere."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        found = super().get_command(ctx, cmd_name)
+        other = _OTHER_NAMES.get(cmd_name)
+        return super().get_command(ctx, other) if found is None and other is not None else found
 
 
 def moved_ahead(arguments: list[str]) -> list[str]:

@@ -199,6 +199,8 @@ def _read(status: int, data: bytes) -> Json:
     try:
         answer = json.loads(data) if data else None
     except ValueError:
+        if b"LakeMQ's port for clients" in data:
+            raise AdminError("this is LakeMQ's port for clients, not the one for operators") from None
         raise AdminError(f"HTTP {status} with a body that is not JSON") from None
     if status < 400:
         return answer

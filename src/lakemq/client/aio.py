@@ -145,8 +145,8 @@ class AsyncClient:
         self._driver = Driver(core, connector, self._clock, self._loop, self._outbox_file)
         try:
             await self._call(lambda: start(core.reach(self._wait_ms)))
-        except BrokerUnreachableError:
-            if self._outbox is None:
+        except BrokerUnreachableError as error:
+            if self._outbox is None or not error.retriable:
                 await self.close(is_clean=False)
                 raise
         except BaseException:

@@ -12,7 +12,7 @@ from lakemq.client.address import Address
 from lakemq.client.channel import AsyncConnector, Transport
 from lakemq.client.core import Core
 from lakemq.client.effects import Close, Connect, Note, Send, Store
-from lakemq.client.errors import BrokerUnreachableError, ConnectionLostError
+from lakemq.client.errors import BrokerUnreachableError, ConnectionLostError, not_frames
 from lakemq.client.outbox_file import OutboxFile
 from lakemq.client.promise import Promise
 from lakemq.client.session import Session, State
@@ -52,15 +52,17 @@ class _Wire(asyncio.BufferedProtocol):
         self._driver = driver
         self._session = session
         self._decoder = FrameDecoder(frame_bytes_max, _CHUNK_BYTES)
+        self._room = memoryview(b"")  # where the last bytes went
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._decoder.room()
+        self._room = self._decoder.room()
+        return self._room
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
             frames = self._decoder.received(nbytes)
         except BadFrameError as error:
-            self._driver.lost(self._session, ConnectionLostError(f"{self._session.address}: {error}"))
+            self._driver.lost(self._session, not_frames(self._session.address, bytes(self._room[:16]), error))
             return
         if frames:
             self._driver.received(self._session, frames)

@@ -158,8 +158,8 @@ class Client:
         pump, wait_ms = self._here(), duration_ms(wait)
         try:
             pump.call(lambda: start(self._core.reach(wait_ms)))
-        except BrokerUnreachableError:
-            if self._outbox is None:
+        except BrokerUnreachableError as error:
+            if self._outbox is None or not error.retriable:
                 raise
         if self._outbox is not None:
             pump.enter()

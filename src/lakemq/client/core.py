@@ -222,7 +222,7 @@ class Core:
                 except (BrokerUnreachableError, ConnectionLostError, RequestTimeoutError) as error:
                     failure = error
             failures += 1
-            if self.now_ms >= until_ms:
+            if self.now_ms >= until_ms or not failure.retriable:
                 raise failure
             yield self.sleep(min(self.pause(failures), until_ms - self.now_ms))
 

@@ -313,7 +313,7 @@ def _placing(ack: "tuple[int, list[tuple[int, int]]] | ProduceMessageAck", parce
         raise UnknownError(f"the broker answered for {len(ack.topics)} topics where one was sent to")
     code, places = ack
     if code:
-        raise from_status(code, f"topic {parcel.topic}")
+        raise from_status(code, parcel.refusal(code))
     if len(places) != len(parcel.heads):
         raise UnknownError(f"the broker answered {len(places)} places for {len(parcel.heads)} messages")
     return places

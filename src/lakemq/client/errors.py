@@ -18,12 +18,27 @@ class BrokerUnreachableError(ClientError):
     fix = "Check host and port of the URL (LAKEMQ_URL), that the broker runs, and the network in between."
 
 
+class WrongPortError(BrokerUnreachableError):
+    retriable = False
+    cause = "What answers there is no broker's port for clients."
+    fix = "Connect to the port for clients, 50088 unless it was set otherwise; the broker's banner has it."
+
+
 class LeftAloneError(BrokerUnreachableError):
     cause = "The broker could not be reached a moment ago, and is not asked again just yet."
 
     def __init__(self, detail: str = "", left_ms: int = 0) -> None:
         super().__init__(detail)
         self.left_ms = left_ms  # until it may be asked
+
+
+def not_frames(address: object, data: bytes, error: LakeMQError) -> LakeMQError:
+    """What to tell of a peer whose bytes are no frames: web servers are known by how they begin."""
+    if not data.startswith(b"HTTP/"):
+        return ConnectionLostError(f"{address}: {error}")
+    return WrongPortError(
+        f"{address} speaks HTTP: this is LakeMQ's port for operators (50090 unless set otherwise), or a web server"
+    )
 
 
 class ConnectionLostError(ClientError):

@@ -12,6 +12,7 @@ from itertools import accumulate
 
 import cramjam
 
+from lakemq.attributes import DELIVER_AT
 from lakemq.batch import HEAD
 from lakemq.checksum import crc32
 from lakemq.client.config import Acks
@@ -29,6 +30,7 @@ _SHORT = struct.Struct(">h")
 _NO_TAIL = bytes(6)  # neither key nor attributes
 _NO_TAIL_MESSAGE = bytes(8)  # nor an extension
 _PARTITION_OFFSET = 4
+_DELAYED = DELIVER_AT.encode() + b"="
 # Of the messages in one carrier, before they are compressed: so that it fits a MESSAGE even if they cannot be, with the
 # attributes of the carrier.
 _CARRIER_BYTES_MAX = MESSAGE_BYTES_MAX - (64 << 10)
@@ -134,6 +136,7 @@ class Parcel:
         "deadline_ms",
         "done",
         "futures",
+        "has_delays",
         "has_ids",
         "has_some_ids",
         "heads",
@@ -170,6 +173,7 @@ class Parcel:
         self.is_ordered = is_ordered
         self.is_open = True
         self.is_queued = False  # in the outbox, for later
+        self.has_delays = False  # one of its messages is to be delivered later
         self.has_ids = True  # every MESSAGE has a UNIQ_ID: sent again, it is still stored once
         self.has_some_ids = False
         self.count = 0
@@ -293,6 +297,7 @@ class Parcel:
         else:
             self.has_some_ids = True
             attributes = joined(attributes, uniq_attributes(uniq_id))
+        self.has_delays = self.has_delays or _DELAYED in attributes
         head, carried, tail = self._packing.message(
             body,
             key,
@@ -306,6 +311,14 @@ class Parcel:
         self.parts += (head, carried, tail)
         self.counts.append(count)
         return uniq_id
+
+    def refusal(self, code: int) -> str:
+        """What to tell of a broker's refusal; its number does not say which limit was passed."""
+        if code == BadParameterError.status and self.has_delays:
+            return (
+                f"topic {self.topic}: a message may be delayed by at most 40 days, unless the broker is set otherwise"
+            )
+        return f"topic {self.topic}"
 
     def forget_bytes(self) -> None:
         """Once it has arrived: whoever keeps a future keeps the parcel, and need not keep what was in it."""

@@ -9,7 +9,7 @@ from time import perf_counter
 
 from lakemq.client.address import Address
 from lakemq.client.channel import Channel
-from lakemq.client.errors import BrokerUnreachableError, ConnectionLostError
+from lakemq.client.errors import BrokerUnreachableError, ConnectionLostError, not_frames
 from lakemq.errors import BadFrameError
 from lakemq.wire.buffer import Buffer
 from lakemq.wire.frame import FrameDecoder
@@ -81,8 +81,9 @@ class SocketChannel:
                 self._owner.watch(self, is_writing=False)
         if timeout_ms and not select.select([self._socket], [], [], timeout_ms / 1000)[0]:
             return []
+        room = self._decoder.room()
         try:
-            size = self._socket.recv_into(self._decoder.room())
+            size = self._socket.recv_into(room)
         except BlockingIOError:
             return []
         except OSError as error:
@@ -92,7 +93,7 @@ class SocketChannel:
         try:
             return self._decoder.received(size)
         except BadFrameError as error:
-            raise ConnectionLostError(f"{self._address}: {error}") from None
+            raise not_frames(self._address, bytes(room[:16]), error) from None
 
     def close(self) -> None:
         """Close the socket."""

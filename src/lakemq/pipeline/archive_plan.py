@@ -3,7 +3,7 @@
 A partition is named by the id of its topic as well, so that a topic made anew under an old name begins at 0.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lakemq.pipeline.door import door
@@ -71,6 +71,15 @@ def held_lake(uri: str, cluster: str) -> tuple[Lake, Snapshot] | tuple[None, Non
     except LakeNotFoundError:
         return None, None
     return lake, lake.snapshot()
+
+
+def as_archive(server: Server, default: str) -> Server:
+    """The archive's app as the broker is set (`archive.app`), if nobody has said as whom to archive.
+
+    The broker keeps messages until that app has them, so an archive under another name would change nothing.
+    """
+    app = cluster_of(server).get("archive_app", default) if server.app == default else server.app
+    return replace(server, app=app)
 
 
 def archived_topics(server: Server, only: tuple[str, ...] = ()) -> list[ArchivedTopic]:

@@ -10,13 +10,13 @@ import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from lakemq.pipeline.archive_plan import archived_positions, archived_topics, cluster_of
+from lakemq.pipeline.archive_plan import archived_positions, archived_topics, as_archive, cluster_of
 from lakemq.pipeline.door import door
 from lakemq.pipeline.errors import PipelineError
 from lakemq.pipeline.lake import DataFile, Gap, Lake, PartitionKey, Range
@@ -87,6 +87,7 @@ class Archive:
         """Archive up to now, or until stopped."""
         settings = self._settings
         with ExitStack() as stack:
+            settings = self._settings = replace(settings, server=as_archive(settings.server, ARCHIVE_APP))
             cluster = cluster_of(settings.server)
             lake = Lake.open(settings.lake, cluster["cluster"], create=True)
             stack.enter_context(lake.lock())
@@ -95,7 +96,7 @@ class Archive:
             topics = archived_topics(settings.server, settings.topics)
             missing = sorted(set(settings.topics) - {topic.name for topic in topics})
             if missing:
-                raise PipelineError(f"there is no topic {missing[0]!r}", "See    lakemq topic list")
+                raise PipelineError(f"there is no topic {missing[0]!r}", "See    lakemq topic ls")
             start = archived_positions(lake, topics, counts)
             self._acknowledge(lake)
             checkpoint = settings.checkpoint

@@ -106,7 +106,7 @@ class Door:
             if time.monotonic() > deadline_s:  # paused, or over its rate, all the time
                 raise PipelineError(
                     f"{topic}, partition {partition}: nothing is handed out from offset {at} on, though there is more",
-                    "See whether the topic is readable and the app below its rate:    lakemq app list",
+                    "See whether the topic is readable and the app below its rate:    lakemq app ls",
                 )
             time.sleep(pause_s)  # the app is over its rate, or paused: there is no call that waits for that
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)

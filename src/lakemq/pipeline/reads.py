@@ -125,7 +125,7 @@ class Reads:
         for topic in topics:
             if topic not in known and self._full(topic) not in known:
                 near = difflib.get_close_matches(topic, known, 1)
-                hint = f"Did you mean {near[0]!r}?" if near else "See    lakemq topic list"
+                hint = f"Did you mean {near[0]!r}?" if near else "See    lakemq topic ls"
                 raise OptionError(f"there is no topic {topic!r}", hint)
 
     def _check_said(self, said: Said, topics: Topics) -> None:

@@ -78,7 +78,9 @@ class PolledPort(_poll.Link):
         if what == _poll.DRAINED:
             self._acceptor.drained(self)
         elif what == _poll.BROKEN:
+            self.is_done = False  # what the core has to say of it still leaves
             self._acceptor.broken(self, BadFrameError("what follows is no frame"))
+            self.is_done = True
         elif what == _poll.ENDED:
             self._is_goodbye = False
             self._finish()
