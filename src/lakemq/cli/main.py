@@ -71,7 +71,7 @@ def _run_for_program() -> int:
     except _LINE_ERRORS as error:
         told = CommandError(error.format_message(), error.exit_code, fix="lakemq --help")
         typer.echo(json.dumps(as_json(told)), err=True)
-        return error.exit_code
+        return int(error.exit_code)
     return int(status or 0)
 
 
