@@ -464,7 +464,7 @@ def nothing_made_durable_by_recovery(patch: Patch) -> None:
 
 def new_segments_name_not_synced(patch: Patch) -> None:
     def run(ticket):
-        for file in ticket._files:
+        for file in ticket.files.values():
             file.sync()
 
     patch.setattr(SyncTicket, "run", run)
