@@ -7,7 +7,7 @@ BASE   := $(VENV)/.installed-base
 DEV    := $(VENV)/.installed-dev
 SOURCES_OF_BUILD := pyproject.toml setup.py $(wildcard src/lakemq/*.c src/lakemq/*.h)
 
-.PHONY: demo test quick format lint types layers check bench bench-peers bench-quick fuzz sim faults clean help
+.PHONY: demo test quick format lint types layers check bench bench-peers bench-quick fuzz sim faults wheel clean help
 
 help:
 	@echo "make demo    set up and show what LakeMQ does"
@@ -17,6 +17,7 @@ help:
 	@echo "make bench   every benchmark, quick form;  make fuzz   1 000 000 mutated frames"
 	@echo "make bench-peers  LakeMQ beside Kafka, RocketMQ, NATS, RabbitMQ and Redis (45 minutes, installs them)"
 	@echo "make bench-quick  the same with those that are installed (5 minutes)"
+	@echo "make wheel   dist/: wheels to install elsewhere, one of them for every Python and without a compiler"
 	@echo "make sim     10 000 simulated schedules of broker, clients and disk"
 	@echo "make faults  10 000 crash states, 1 000 kills, 300 power cuts (as root), about 7 minutes"
 
@@ -45,6 +46,9 @@ faults: $(DEV)
 
 quick format lint types layers check bench bench-peers bench-quick fuzz sim: $(DEV)
 	@$(BIN)/python dev.py $@
+
+wheel: $(BIN)/python
+	@$(BIN)/python dev.py wheel
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info src/lakemq/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis

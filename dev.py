@@ -6,6 +6,7 @@ python dev.py bench      every benchmark in its quick form
 python dev.py bench-peers  LakeMQ beside Kafka, RocketMQ, NATS, RabbitMQ and Redis, which it installs; 45 minutes
 python dev.py bench-quick  the same with those that are installed; 5 minutes
 python dev.py sim        10 000 simulated schedules of broker, clients and disk
+python dev.py wheel      dist/: wheels to install elsewhere
 python dev.py faults     crash states, kills, power cuts and failing disks, in the numbers of a full run
 """
 
@@ -13,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent
@@ -132,6 +134,25 @@ def faults() -> None:
         sys.exit(1)
 
 
+def wheel() -> None:
+    """Build dist/: a wheel for every Python and system, and one with the compiled parts for this one."""
+    for left in ("build", "dist"):
+        shutil.rmtree(ROOT / left, ignore_errors=True)
+    build = (sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps")
+    for pure in ("1", ""):
+        os.environ["LAKEMQ_PURE"] = pure
+        run(*build, "--wheel-dir", str(ROOT / "dist"), str(ROOT))
+        shutil.rmtree(ROOT / "build", ignore_errors=True)  # what lies there would come along the next time
+    for made in sorted((ROOT / "dist").iterdir()):
+        with zipfile.ZipFile(made) as opened:
+            is_compiled = any(name.endswith((".so", ".pyd")) for name in opened.namelist())
+        if made.name.endswith("-none-any.whl") or is_compiled:
+            print(f"dist/{made.name}: {'with' if is_compiled else 'without'} the compiled parts")
+        else:
+            made.unlink()
+            print("no C compiler: there is only the wheel without the compiled parts")
+
+
 def system_packages() -> None:
     """Install the Debian packages the tests call, when we may; otherwise say which tests will skip."""
     missing = sorted({package for command, package in SYSTEM_PACKAGES.items() if shutil.which(command) is None})
@@ -159,6 +180,7 @@ COMMANDS = {
     "fuzz": fuzz,
     "sim": sim,
     "faults": faults,
+    "wheel": wheel,
     "system-packages": system_packages,
 }
 

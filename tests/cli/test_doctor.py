@@ -1,11 +1,17 @@
 """`lakemq doctor`: each thing is looked at, whatever the others are like."""
 
+import re
 import socket
+import tomllib
+from pathlib import Path
 
 from fix_admin import admin, served
 from fix_cli import lakemq
+from lakemq.cli.examining import _EXTRAS
 
 __all__ = ["admin", "lakemq", "served"]
+
+ROOT = Path(__file__).parents[2]
 
 
 def rows_of(done):
@@ -21,6 +27,17 @@ def test_without_a_broker_it_says_how_to_start_one(lakemq):
     assert {"compiled twin", "uvloop", "java", "extra spark", "disk", "open files"} <= set(rows)
     assert "lakemq dev" in rows["clients port"]["fix"]
     assert "lakemq dev" in rows["operators port"]["fix"]
+
+
+def test_it_names_only_extras_that_something_uses(lakemq):
+    """An extra for what is planned (zookeeper, otel) would be installed for nothing."""
+    rows = rows_of(lakemq("doctor", "-o", "json", "--server", "lakemq://127.0.0.1:1", "--admin", "http://127.0.0.1:1"))
+    named = {name.removeprefix("extra ") for name in rows if name.startswith("extra ")}
+    assert named == {"spark", "sql", "xa"}
+    assert named <= set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    code = "".join(path.read_text() for path in (ROOT / "src" / "lakemq").rglob("*.py") if path.name != "examining.py")
+    for module in _EXTRAS.values():
+        assert re.search(rf'(?:import|from) {module}\b|import_module\("{module}"\)', code), module
 
 
 def test_a_broker_that_is_ready_is_good_and_so_is_its_clock(lakemq, admin):

@@ -67,7 +67,8 @@ def terminal(tmp_path_factory):
     finally:
         broker.send_signal(signal.SIGINT)  # as Ctrl-C does
         rest = broker.communicate(timeout=SECONDS)[1]
-    assert (broker.returncode, rest) == (0, "")
+    assert [json.loads(line)["message"] for line in rest.splitlines()] == ["stopping: SIGINT", "stopped"]
+    assert broker.returncode == 0
 
 
 def run(command, directory, variables):

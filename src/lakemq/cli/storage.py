@@ -1,4 +1,4 @@
-"""`lakemq storage`: a look at a data directory that no broker has open. Nothing in it is changed.
+"""`lakemq storage`: a look at a data directory that no broker has open, and a copy of one. Nothing in it is changed.
 
 Exit codes: 0 sound, 1 damaged, 2 not a data directory. What they print is in `storage_report.py`, loaded when called.
 """
@@ -10,7 +10,7 @@ import typer
 
 from lakemq.cli.options import chosen
 
-app = typer.Typer(help="Look at a data directory offline.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Look at a data directory offline; copy one.", no_args_is_help=True, rich_markup_mode=None)
 
 Directory = Annotated[Path, typer.Argument(help="The data directory, the one with a `format` file in it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="The same as -o json.")]
@@ -30,6 +30,18 @@ def verify(ctx: typer.Context, directory: Directory, as_json: AsJson = False) ->
     from lakemq.cli.storage_report import show_survey
 
     show_survey(directory, as_json=as_json or chosen(ctx).is_json, with_summary=False)
+
+
+@app.command()
+def backup(
+    ctx: typer.Context,
+    directory: Directory,
+    target: Annotated[Path, typer.Argument(help="Where to: a directory that is new or empty.")],
+) -> None:
+    """Copy a data directory, also while a broker has it open. A start on the copy restores it."""
+    from lakemq.cli.storage_report import make_backup
+
+    make_backup(directory, target, chosen(ctx).output)
 
 
 @app.command()

@@ -19,6 +19,8 @@ from lakemq.cli.printing import print_rows
 from lakemq.errors import LakeMQError
 from lakemq.message import BatchMessage, Message
 from lakemq.storage import files
+from lakemq.storage.backup import BackupError, back_up
+from lakemq.storage.directory import ForeignDirectoryError
 from lakemq.storage.fold import part_of
 from lakemq.storage.journal_record import MESSAGE_RECORDS, RecordType, note_bytes
 from lakemq.storage.survey import Survey, records, survey
@@ -38,6 +40,23 @@ def show_survey(directory: Path, *, as_json: bool, with_summary: bool) -> None:
             _print_summary(Console(), found)
         _print_findings(Console(), found)
     raise typer.Exit(0 if found.is_sound else 1)
+
+
+def make_backup(directory: Path, target: Path, output: str) -> None:
+    """Copy a data directory; those of all workers if it has some."""
+    workers = sorted(one.name for one in directory.glob("worker-*") if (one / files.FORMAT).exists())
+    rows = []
+    for name in workers or [""]:
+        place = target / name
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            with _progress() as bar:
+                copied = back_up(_open(directory / name), RealDisk(place), bar)
+        except (BackupError, ForeignDirectoryError, OSError) as error:
+            text = f"{directory / name} could not be copied to {place}: {error}"
+            raise CommandError(text, fix="check both directories and the room at the target; then begin anew") from None
+        rows.append({"source": str(directory / name), "target": str(place), **copied._asdict()})
+    print_rows(rows, ("source", "target", "segments", "copied_bytes", "end_position"), output)
 
 
 def show_dump(

@@ -1,9 +1,9 @@
 """The file of an outbox: appended to and synced, replaced as a whole, and locked against other processes."""
 
-import fcntl
 import os
 from pathlib import Path
 
+from lakemq.client import durable_files
 from lakemq.client.errors import OutboxFullError, OutboxLockedError
 from lakemq.client.outbox_log import MAGIC, OutboxLog
 
@@ -23,7 +23,7 @@ class OutboxFile:
             path = self._directory / _LOG
             data = path.read_bytes() if path.exists() else b""
             self.log = OutboxLog.recover(data, bytes_max)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._file = durable_files.open_file(path)
             if len(data) < len(MAGIC):
                 self._begin()
             elif self.log.file_bytes < len(data):  # a torn tail
@@ -43,7 +43,7 @@ class OutboxFile:
             while len(view):
                 view = view[os.write(self._file, view) :]
             if is_synced:
-                os.fdatasync(self._file)
+                durable_files.sync_data(self._file)
         except OSError as error:
             os.ftruncate(self._file, end)
             raise OutboxFullError(f"{self._directory}: {error}") from None
@@ -52,7 +52,7 @@ class OutboxFile:
         """Put these bytes in place of all."""
         temporary = self._directory / _TEMPORARY
         try:
-            file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            file = durable_files.open_file(temporary, is_emptied=True)
             try:
                 view = memoryview(data)
                 while len(view):
@@ -61,12 +61,19 @@ class OutboxFile:
             except BaseException:
                 os.close(file)
                 raise
-            os.rename(temporary, self._directory / _LOG)
+            if os.name == "nt":  # there no open file can be renamed or replaced
+                os.close(file)
+                os.close(self._file)
+            os.replace(temporary, self._directory / _LOG)
         except OSError as error:
             raise OutboxFullError(f"{self._directory}: {error}") from None
-        os.close(self._file)
+        if os.name == "nt":
+            file = durable_files.open_file(self._directory / _LOG)
+            os.lseek(file, 0, os.SEEK_END)
+        else:
+            os.close(self._file)
         self._file = file
-        self._sync_directory()
+        durable_files.sync_directory(self._directory)
 
     def close(self) -> None:
         """Let others have it."""
@@ -77,20 +84,10 @@ class OutboxFile:
         os.ftruncate(self._file, 0)
         os.write(self._file, MAGIC)
         os.fsync(self._file)
-        self._sync_directory()
+        durable_files.sync_directory(self._directory)
 
     def _locked(self) -> int:
-        lock = os.open(self._directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return durable_files.lock(self._directory / _LOCK)
         except OSError:
-            os.close(lock)
             raise OutboxLockedError(f"{self._directory}") from None
-        return lock
-
-    def _sync_directory(self) -> None:
-        directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)

@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+from lakemq.client.durable_files import sync_directory
 from lakemq.errors import BadParameterError
 
 
@@ -39,9 +40,5 @@ class PositionFile:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, self._path)
-        directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_directory(self._path.parent)
         self._written = dict(positions)

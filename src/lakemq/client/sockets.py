@@ -1,15 +1,16 @@
-"""TCP for the blocking client: non-blocking sockets, and one epoll for all of them."""
+"""TCP for the blocking client: non-blocking sockets, and one poll for all of them."""
 
 import os
 import select
 import socket
 from collections import deque
 from itertools import islice
-from time import perf_counter
+from time import perf_counter, sleep
 
 from lakemq.client.address import Address
 from lakemq.client.channel import Channel
 from lakemq.client.errors import BrokerUnreachableError, ConnectionLostError, not_frames
+from lakemq.client.readiness import IN, OUT, core_count, make_bell, make_poll
 from lakemq.errors import BadFrameError
 from lakemq.wire.buffer import Buffer
 from lakemq.wire.frame import FrameDecoder
@@ -17,6 +18,7 @@ from lakemq.wire.frame import FrameDecoder
 _CHUNK_BYTES = (2 << 20) + (64 << 10)  # as much as a broker answers to a fetch, so that it need not be copied together
 _JOINED_BYTES_MAX = 16 << 10  # so little is copied faster than several buffers are handed over
 _BUFFERS_MAX = 512  # in one call; the system takes 1024
+_yield = getattr(os, "sched_yield", lambda: sleep(0))
 
 
 class SocketChannel:
@@ -60,7 +62,7 @@ class SocketChannel:
         """Go on with what could not leave."""
         try:
             while self._unsent:
-                sent = self._socket.sendmsg(islice(self._unsent, _BUFFERS_MAX))
+                sent = self._send_some()
                 self._unsent_bytes -= sent
                 while sent:
                     first = self._unsent.popleft()
@@ -72,6 +74,11 @@ class SocketChannel:
             return
         except OSError as error:
             raise ConnectionLostError(f"{self._address}: {error}") from None
+
+    def _send_some(self) -> int:
+        if hasattr(self._socket, "sendmsg"):
+            return self._socket.sendmsg(islice(self._unsent, _BUFFERS_MAX))
+        return self._socket.send(self._unsent[0])  # Windows
 
     def receive(self, timeout_ms: int) -> list[memoryview]:
         """Whole frames of what has arrived; what could not be sent is sent, too, if there is room now."""
@@ -108,12 +115,12 @@ class SocketConnector:
         self._frame_bytes_max = frame_bytes_max
         self._spin_us = spin_us
         # On a single core the broker could not work while we look.
-        self._spin_s = spin_us / 1e6 if len(os.sched_getaffinity(0)) > 1 else 0.0
+        self._spin_s = spin_us / 1e6 if core_count() > 1 else 0.0
         self._is_brisk = False  # the last news came within that time
         self._channels: dict[int, SocketChannel] = {}
-        self._poll = select.epoll()
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._poll.register(self._bell, select.EPOLLIN)
+        self._poll = make_poll()
+        self._bell = make_bell()
+        self._poll.register(self._bell.number, IN)
 
     def connect(self, address: Address, timeout_ms: int) -> SocketChannel:
         """Open a TCP connection."""
@@ -125,15 +132,15 @@ class SocketConnector:
         sock.setblocking(False)
         channel = SocketChannel(self, sock, address, self._frame_bytes_max)
         self._channels[channel.number] = channel
-        self._poll.register(channel.number, select.EPOLLIN)
+        self._poll.register(channel.number, IN)
         return channel
 
     def wait(self, timeout_ms: int | None) -> list[Channel]:
         """Those with something to receive, or with room to send more."""
         ready: list[Channel] = []
         for number, _ in self._events(timeout_ms):
-            if number == self._bell:
-                os.eventfd_read(self._bell)
+            if number == self._bell.number:
+                self._bell.hear()
                 continue
             channel = self._channels.get(number)
             if channel is not None:
@@ -155,18 +162,18 @@ class SocketConnector:
             while perf_counter() < until:
                 if events := poll(0):
                     return events
-                os.sched_yield()
+                _yield()
         events = poll(timeout_s)
         self._is_brisk = perf_counter() - began < self._spin_s
         return events
 
     def wake(self) -> None:
         """Ring the bell."""
-        os.eventfd_write(self._bell, 1)
+        self._bell.ring()
 
     def watch(self, channel: SocketChannel, is_writing: bool) -> None:
         """Wait for room to write, too, or no more."""
-        self._poll.modify(channel.number, select.EPOLLIN | (select.EPOLLOUT if is_writing else 0))
+        self._poll.modify(channel.number, IN | (OUT if is_writing else 0))
 
     def forget(self, channel: SocketChannel) -> None:
         """It is about to be closed."""
@@ -179,7 +186,7 @@ class SocketConnector:
             channel._socket.close()
         self._channels.clear()
         self._poll.close()  # not unregistered before: what it watches is shared with the parent
-        os.close(self._bell)
+        self._bell.close()
         return SocketConnector(self._frame_bytes_max, self._spin_us)
 
     def close(self) -> None:
@@ -188,4 +195,4 @@ class SocketConnector:
             channel.close()
         if not self._poll.closed:
             self._poll.close()
-            os.close(self._bell)
+            self._bell.close()
