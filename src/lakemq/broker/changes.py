@@ -78,8 +78,21 @@ class Changes:
         self._put_topic(topic, now)
         return topic
 
-    def set_topic(self, name: str, now: Now, *, partitions: int | None = None, **flags: bool) -> Topic:
-        """Change a topic: more partitions, or whether it may be written and read."""
+    def set_topic(
+        self,
+        name: str,
+        now: Now,
+        *,
+        partitions: int | None = None,
+        write_partitions: int | None = None,
+        read_partitions: int | None = None,
+        **flags: bool,
+    ) -> Topic:
+        """Change a topic: more partitions, how many of them are written and read, or whether it may be at all.
+
+        A topic shrinks in two steps: fewer partitions that take messages, then, once these are empty, fewer that hand
+        them out.
+        """
         topic = self._topic(name)
         changed = replace(topic, **_checked_flags(flags))  # type: ignore[arg-type]  # only its booleans
         if partitions is not None and partitions != topic.partition_count:
@@ -88,11 +101,50 @@ class Changes:
             groups = self._groups_of(partitions)
             self._check_partitions(partitions - topic.partition_count)
             changed = replace(changed, groups=topic.groups + groups[topic.partition_count :])
-            if topic.type == "ordered":
-                changed = replace(changed, growths=self._growths(topic, changed))
+        changed = self._with_counts(topic, changed, write_partitions, read_partitions)
+        if topic.type == "ordered" and changed.writable_count != topic.writable_count:  # keys go elsewhere now
+            changed = replace(changed, growths=self._growths(topic, changed))
         if changed != topic:
             self._put_topic(changed, now)
         return changed
+
+    def _with_counts(self, topic: Topic, changed: Topic, write: int | None, read: int | None) -> Topic:
+        count = changed.partition_count
+        for noun, wanted in (("written", write), ("read", read)):
+            if wanted is not None and (isinstance(wanted, bool) or not 0 <= wanted <= count):
+                raise BadParameterError(
+                    f"from 1 to {count} partitions of topic {topic.name!r} are {noun}, or 0 for all"
+                )
+        if write is not None:
+            changed = replace(changed, write_partitions=write)
+        if read is not None:
+            changed = replace(changed, read_partitions=read)
+        if changed.readable_count < min(topic.readable_count, count):
+            if changed.writable_count > changed.readable_count:
+                raise BadParameterError(
+                    f"{changed.writable_count} partitions of topic {topic.name!r} take messages: let fewer do so first "
+                    f"(write_partitions), and wait until all is consumed"
+                )
+            self.check_drained(topic, changed.readable_count)
+        return changed
+
+    def check_drained(self, topic: Topic, first: int) -> None:
+        """BadParameterError unless every app is done with all messages of the partitions from that one on."""
+        group, metadata = self._ledger.group, self._ledger.metadata
+        delayed = self._ledger.state.delays.topics.get(topic.number, 0)
+        if delayed:
+            raise BadParameterError(f"{delayed} messages of topic {topic.name!r} wait to be delivered later")
+        if any(one.topic == topic.number for one in self._ledger.state.transactions.open.values()):
+            raise BadParameterError(f"transactions of topic {topic.name!r} are open")
+        for one in metadata.subscriptions.values():
+            if one.topic != topic.name or one.consumer is None:
+                continue
+            for partition in range(first, topic.readable_count):
+                if topic.groups[partition] != self._config.group_id:
+                    continue
+                left = group.next_index(topic.number, partition) - self._ledger.state.acks.get(one.number, partition)
+                if left > 0:
+                    raise BadParameterError(f"app {one.app!r} has {left} messages of partition {partition} before it")
 
     def _growths(self, topic: Topic, grown: Topic) -> tuple[tuple[int, ...], ...]:
         """Where the partitions of an ordered topic end now that it grows."""

@@ -9,7 +9,15 @@ from typing import NamedTuple
 
 from lakemq.client.address import Address
 from lakemq.policy import ConsumerPolicy, ProducerPolicy
-from lakemq.wire.metadata import NO_LEADER, ClusterBroker, ClusterTopic, FetchClusterAck, TopicType
+from lakemq.wire.metadata import (
+    NO_LEADER,
+    READ_ONLY_GROUP,
+    WRITE_ONLY_GROUP,
+    ClusterBroker,
+    ClusterTopic,
+    FetchClusterAck,
+    TopicType,
+)
 
 _HOSTS_ANY = ("", "0.0.0.0", "::")  # a broker that listens everywhere and was not told its name
 _WEIGHT_DEFAULT = 1
@@ -33,7 +41,8 @@ class Route:
     type: int = TopicType.NORMAL
     producer_policy: ProducerPolicy = field(default_factory=ProducerPolicy)
     consumer_policy: ConsumerPolicy = field(default_factory=ConsumerPolicy)
-    partitions: tuple[int, ...] = ()  # all of them, in order, with a leader or without
+    partitions: tuple[int, ...] = ()  # all that take messages, in order, with a leader or without
+    readable: tuple[int, ...] = ()  # all that hand them out: others while the topic grows or shrinks
     leaders: dict[int, Broker] = field(default_factory=dict)  # by partition; those without a leader are left out
     brokers: dict[int, Broker] = field(default_factory=dict)  # those that lead any, by id
     candidates: tuple[tuple[int, ...], tuple[float, ...]] = ((), ())  # to write to: partitions, and up to which chance
@@ -44,7 +53,11 @@ class Route:
         return self.type == TopicType.ORDERED
 
     def led_by(self, broker_id: int) -> tuple[int, ...]:
-        """The partitions of one broker."""
+        """The partitions of one broker that can be read."""
+        return tuple(p for p in self.readable if p in self.leaders and self.leaders[p].id == broker_id)
+
+    def writable_at(self, broker_id: int) -> tuple[int, ...]:
+        """The partitions of one broker that take messages."""
         return tuple(p for p in self.partitions if p in self.leaders and self.leaders[p].id == broker_id)
 
     def without(self, tried: set[int]) -> "Route":
@@ -95,7 +108,7 @@ class Router:
             if group.leader != NO_LEADER and group.leader in brokers
             for partition in group.partitions
         }
-        partitions = tuple(sorted(p for group in found.partition_groups for p in group.partitions))
+        partitions = _partitions(found, but=READ_ONLY_GROUP)
         producer_policy = found.producer_policy or ProducerPolicy()
         route = Route(
             topic=found.topic,
@@ -105,6 +118,7 @@ class Router:
             producer_policy=producer_policy,
             consumer_policy=found.consumer_policy or ConsumerPolicy(),
             partitions=partitions,
+            readable=_partitions(found, but=WRITE_ONLY_GROUP),
             leaders=leaders,
             brokers={broker.id: broker for broker in leaders.values()},
             candidates=_candidates(partitions, leaders, producer_policy),
@@ -114,6 +128,11 @@ class Router:
         for broker in brokers.values():
             self._addresses[broker.address] = None
         return route
+
+
+def _partitions(found: ClusterTopic, *, but: int) -> tuple[int, ...]:
+    """Those of all groups but the ones with that mark."""
+    return tuple(sorted(p for group in found.partition_groups if not group.id & but for p in group.partitions))
 
 
 def broker_of(broker: ClusterBroker, asked: Address) -> Broker:
