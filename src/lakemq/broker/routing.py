@@ -188,8 +188,10 @@ class Routing:
         full = connection.full_topic(wish.topic)
         if full not in self._ledger.metadata.topics:
             raise AssignmentError(f"there is no topic {wish.topic!r}")
-        topic, _ = self._access.subscription(full, app, now)
-        if wish.is_nearby and not self._brokers(connection)[0].is_nearby:
+        topic, subscription = self._access.subscription(full, app, now)
+        policy = subscription.consumer
+        is_nearby = wish.is_nearby or (policy is not None and policy.is_nearby)
+        if is_nearby and not self._brokers(connection)[0].is_nearby:
             raise NoAssignablePartitionError(f"no partition of topic {wish.topic!r} is in region {connection.region!r}")
         session_ms = wish.session_timeout_ms if wish.session_timeout_ms > 0 else self._config.session_timeout_ms
         member: Hashable = connection.port.id

@@ -302,8 +302,8 @@ class ConsumerCore:
             failures = 0
             self._upset = Promise()
             self._ack_timeout_ms = self.settings.ack_timeout_ms or route.consumer_policy.ack_timeout_ms
-            known, self._fetching = self._fetching, dict(route.brokers)
-            for broker in route.brokers.values():
+            known, self._fetching = self._fetching, dict(route.receiving)
+            for broker in route.receiving.values():
                 if known.get(broker.id) != broker:
                     start(self._fetch(broker)).then(self._ended)
             yield core.within(self._upset, core.now_ms + core.config.metadata_ms)

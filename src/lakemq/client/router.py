@@ -52,6 +52,12 @@ class Route:
         """Whether all messages of the topic are to be kept in order."""
         return self.type == TopicType.ORDERED
 
+    @property
+    def receiving(self) -> dict[int, Broker]:
+        """The brokers to receive from: where the policy says so, those nearby, if there are any."""
+        near = {broker.id: broker for broker in self.brokers.values() if broker.is_nearby}
+        return near if near and self.consumer_policy.is_nearby else self.brokers
+
     def led_by(self, broker_id: int) -> tuple[int, ...]:
         """The partitions of one broker that can be read."""
         return tuple(p for p in self.readable if p in self.leaders and self.leaders[p].id == broker_id)
@@ -77,6 +83,19 @@ class Router:
         self._routes: dict[tuple[str, str], Route] = {}
         self._spoiled: set[tuple[str, str]] = set()
         self._addresses: dict[Address, None] = {}
+        self._health: dict[Address, float] = {}  # from 0 to 1, of brokers that are not well
+
+    def weigh(self, address: Address, health: float) -> None:
+        """A broker said how well it is, from 0 to 1: so much of its share it is sent."""
+        if self._health.get(address, 1.0) == health:
+            return
+        self._health.pop(address, None)
+        if health < 1.0 and address in self._addresses:
+            self._health[address] = health
+        for key, route in self._routes.items():
+            if any(broker.address == address for broker in route.brokers.values()):
+                candidates = _candidates(route.partitions, route.leaders, route.producer_policy, self._health)
+                self._routes[key] = replace(route, candidates=candidates)
 
     def route(self, topic: str, app: str) -> Route | None:
         """What may be used now, even if it is old."""
@@ -121,7 +140,7 @@ class Router:
             readable=_partitions(found, but=WRITE_ONLY_GROUP),
             leaders=leaders,
             brokers={broker.id: broker for broker in leaders.values()},
-            candidates=_candidates(partitions, leaders, producer_policy),
+            candidates=_candidates(partitions, leaders, producer_policy, self._health),
         )
         self._routes[found.topic, app] = route
         self._spoiled.discard((found.topic, app))
@@ -142,20 +161,25 @@ def broker_of(broker: ClusterBroker, asked: Address) -> Broker:
 
 
 def _candidates(
-    partitions: tuple[int, ...], leaders: dict[int, Broker], policy: ProducerPolicy
+    partitions: tuple[int, ...], leaders: dict[int, Broker], policy: ProducerPolicy, health: dict[Address, float]
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """The partitions that may be written, each with its broker's weight shared among those it leads."""
+    """The partitions that may be written, each with its broker's weight shared among those it leads.
+
+    A broker that is not well gets less; one that is not well at all nothing, as long as there are others.
+    """
     led = [p for p in partitions if p in leaders]
     if policy.is_nearby and any(leaders[p].is_nearby for p in led):
         led = [p for p in led if leaders[p].is_nearby]
     weight_of = {int(broker): weight for broker, weight in policy.weights if broker.lstrip("-").isdigit()}
+    well = [health.get(leaders[p].address, 1.0) for p in led]
     if not weight_of:
-        return _cumulated(led, [1.0] * len(led))
+        return _cumulated(led, well if any(well) else [1.0] * len(led))
     shares = {broker: sum(leaders[p].id == broker for p in led) for broker in {leaders[p].id for p in led}}
     weights = [max(weight_of.get(leaders[p].id, _WEIGHT_DEFAULT), 0) / shares[leaders[p].id] for p in led]
     if not any(weights):  # all closed: better than nowhere
         weights = [1.0] * len(led)
-    return _cumulated(led, weights)
+    weighed = [weight * share for weight, share in zip(weights, well, strict=True)]
+    return _cumulated(led, weighed if any(weighed) else weights)
 
 
 def _cumulated(partitions: list[int], weights: list[float]) -> tuple[tuple[int, ...], tuple[float, ...]]:
