@@ -160,8 +160,8 @@ class Changes:
     def drop_topic(self, name: str, now: Now) -> None:
         """Forget a topic and its subscriptions; its messages go when retention takes their segments."""
         self._topic(name)
-        if name == EVENTS_TOPIC and any(one.is_archived and one.name != name for one in self._topics()):
-            raise BadParameterError(f"topic {name!r} is there as long as any topic is archived")
+        if name == EVENTS_TOPIC and has_events(self._ledger.metadata):
+            raise BadParameterError(f"topic {name!r} is there as long as any topic is archived, or any group told of")
         self._ledger.change({"op": "drop_topic", "name": name}, now.wall_ms)
 
     def _put_topic(self, topic: Topic, now: Now) -> None:
@@ -171,6 +171,7 @@ class Changes:
         if topic.is_archived:
             changes += self._archive_changes(self._ledger.metadata.apply(changes[0]), topic)
         elif before is not None and before.is_archived:
+            self._check_free(topic)
             changes += self._free_changes(topic)
         self._ledger.change(changes[0] if len(changes) == 1 else _together(changes), now.wall_ms)
 
@@ -190,8 +191,11 @@ class Changes:
             if changes:
                 self._ledger.change(_together(changes), now.wall_ms)
 
-    def _archive_changes(self, metadata: Metadata, topic: Topic) -> list[dict[str, Any]]:
-        """What is missing for a topic to be archived: the archive's app, its subscription, and the topic of events."""
+    def _archive_changes(self, metadata: Metadata, topic: Topic | None) -> list[dict[str, Any]]:
+        """What is missing for a topic to be archived: the archive's app, its subscription, and the topic of events.
+
+        Without a topic: for events alone.
+        """
         name = self._config.archive.app
         changes: list[dict[str, Any]] = []
 
@@ -210,12 +214,32 @@ class Changes:
         owner = owner_name(name)
         if owner not in metadata.apps:
             put({"op": "put_app", "app": asdict(App(owner, is_open=self._config.creates_missing))})
-        subscribe(topic.name)
+        if topic is not None:
+            subscribe(topic.name)
         if EVENTS_TOPIC not in metadata.topics:  # one partition for each broker, which writes to its own
             events = Topic(metadata.next_number, EVENTS_TOPIC, groups=self._group_ids, is_archived=True)
             put({"op": "put_topic", "topic": asdict(events)})
             subscribe(EVENTS_TOPIC)
         return changes
+
+    def _check_free(self, topic: Topic) -> None:
+        """BadParameterError if a producer policy wants the topic archived."""
+        for one in self._ledger.metadata.subscriptions.values():
+            if one.topic == topic.name and one.producer is not None and one.producer.is_archive:
+                raise BadParameterError(
+                    f"topic {topic.name!r} is archived: app {one.app!r} sends to it with is_archive"
+                )
+
+    def _policy_changes(self, topic: Topic, new: Subscription) -> list[dict[str, Any]]:
+        """What is_archive takes: of a producer, that its topic is archived; of a consumer, that there are events."""
+        metadata = self._ledger.metadata.apply({"op": "put_subscription", "subscription": asdict(new)})
+        if new.producer is not None and new.producer.is_archive and not topic.is_archived:
+            change = {"op": "put_topic", "topic": asdict(replace(topic, is_archived=True))}
+            metadata = metadata.apply(change)
+            return [change, *self._archive_changes(metadata, metadata.topics[topic.name])]
+        if new.consumer is not None and new.consumer.is_archive:
+            return self._archive_changes(metadata, None)
+        return []
 
     def _free_changes(self, topic: Topic) -> list[dict[str, Any]]:
         """The archive is done with a topic: its mark is forgotten."""
@@ -283,7 +307,8 @@ class Changes:
     def drop_app(self, name: str, now: Now) -> None:
         """Forget an app with its tokens and subscriptions."""
         self._app(name)
-        if name == owner_name(self._config.archive.app) and any(one.is_archived for one in self._topics()):
+        is_needed = any(one.is_archived for one in self._topics()) or has_events(self._ledger.metadata)
+        if name == owner_name(self._config.archive.app) and is_needed:
             raise BadParameterError(f"app {name!r} is the archive's, and topics are archived")
         self._ledger.change({"op": "drop_app", "name": name}, now.wall_ms)
 
@@ -330,7 +355,9 @@ class Changes:
         )
         if new.producer is None and new.consumer is None:
             raise BadParameterError("a subscription is for a producer, a consumer or both")
-        self._ledger.change({"op": "put_subscription", "subscription": asdict(new)}, now.wall_ms)
+        change = {"op": "put_subscription", "subscription": asdict(new)}
+        more = self._policy_changes(known, new)
+        self._ledger.change(_together([change, *more]) if more else change, now.wall_ms)
         if is_new_consumer:
             self._start(new, known, now)
         return new
@@ -412,6 +439,13 @@ class Changes:
 def owner_name(app: str) -> str:
     """The part of an app's name that has the tokens."""
     return owner_of(AppName(app))
+
+
+def has_events(metadata: Metadata) -> bool:
+    """Whether there is anything that the topic of events tells of: archived topics, or groups that are told of."""
+    if any(topic.is_archived and topic.name != EVENTS_TOPIC for topic in metadata.topics.values()):
+        return True
+    return any(one.consumer is not None and one.consumer.is_archive for one in metadata.subscriptions.values())
 
 
 def _together(changes: list[dict[str, Any]]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ one, each of them knows by itself.
 """
 
 from collections.abc import Hashable
+from dataclasses import replace
 
 from lakemq.broker.access import Access
 from lakemq.broker.answers import answer, code_of
@@ -86,6 +87,9 @@ class Routing:
             consumer = consumer or ConsumerPolicy(batch_size=self._config.batch_size_default)
         if producer is None and consumer is None:
             return ClusterTopic(name, code=NoPermissionError.status or 1)
+        if topic.is_archived:  # which both are told of, whatever their policies say
+            producer = replace(producer, is_archive=True) if producer is not None else None
+            consumer = replace(consumer, is_archive=True) if consumer is not None else None
         groups = self._partition_groups(topic, producer is not None, consumer is not None, connection.is_ours)
         code = 0
         if all(group.leader == NO_LEADER for group in groups):

@@ -87,10 +87,12 @@ _TIME, _FIRST, _AFTER, _ELAPSED = range(4)  # of an open row
 
 
 class Tracing:
-    """Collects events. `topics` are those that are traced, by number."""
+    """Collects events. `topics` are those that are traced, by number; of others, apps whose policy says is_archive."""
 
     def __init__(self, group: PartitionGroup, setbacks: Setbacks) -> None:
         self.topics: Mapping[int, str] = {}
+        self._consumers: frozenset[tuple[int, str]] = frozenset()  # topic and app: traced whatever the topic is
+        self._names: Mapping[int, str] = {}
         self.dropped_count = 0
         self._journal = group.journal
         self._setbacks = setbacks
@@ -110,6 +112,16 @@ class Tracing:
             for topic in metadata.topics.values()
             if topic.is_archived and topic.name != EVENTS_TOPIC
         }
+        self._names = {topic.number: topic.name for topic in metadata.topics.values()}
+        self._consumers = frozenset(
+            (metadata.topics[one.topic].number, one.app)
+            for one in metadata.subscriptions.values()
+            if one.consumer is not None and one.consumer.is_archive and one.topic in metadata.topics
+        )
+
+    def _wants(self, topic: int, app: str) -> bool:
+        """Whether what an app does with messages of a topic is to be told."""
+        return topic in self.topics or (topic, app) in self._consumers
 
     # --- what happened -----------------------------------------------------------------------------------------
 
@@ -146,7 +158,7 @@ class Tracing:
 
     def delivered(self, whose: Whose, lease: Lease, stored_ms: int, receiver: Receiver, now: Now) -> None:
         """Messages are about to be lent."""
-        if whose.topic_number not in self.topics:
+        if not self._wants(whose.topic_number, whose.app):
             return
         lent = LentTo(now.monotonic_ms, receiver.client, list(self._attempts(whose, lease)))
         lease.trace = lent
@@ -156,7 +168,7 @@ class Tracing:
 
     def retry_delivered(self, whose: WhoseRetries, row: Retry, message: Message, receiver: Receiver, now: Now) -> None:
         """A message is about to be lent once more."""
-        if whose.topic_number not in self.topics:
+        if not self._wants(whose.topic_number, whose.app):
             return
         self._retries_lent.pop(row.id, None)
         if len(self._retries_lent) >= _RETRIES_MAX:
@@ -168,7 +180,7 @@ class Tracing:
 
     def acked(self, whose: Whose, partition: int, runs: Iterable[Run], entries: Iterable[Entry], now: Now) -> None:
         """Messages of a partition were settled; those that failed have entries that say so. Leases are as before."""
-        if whose.topic_number not in self.topics:
+        if not self._wants(whose.topic_number, whose.app):
             return
         done = Intervals(runs)
         for entry in entries:
@@ -189,7 +201,7 @@ class Tracing:
 
     def lease_ended(self, whose: Whose, lease: Lease, reason: str, now: Now) -> None:
         """Nobody said anything in time: what was lent comes again."""
-        if whose.topic_number not in self.topics:
+        if not self._wants(whose.topic_number, whose.app):
             return
         for first, after, attempt in _lent_to(lease).attempts:
             for run in lease.open.within(first, after):
@@ -197,7 +209,7 @@ class Tracing:
 
     def settled(self, whose: WhoseRetries, entries: Iterable[Entry], before: Mapping[int, Retry], now: Now) -> None:
         """What becomes of messages that failed, or are past their time; `before` has the retries that were."""
-        if whose.topic_number not in self.topics:
+        if not self._wants(whose.topic_number, whose.app):
             return
         entries = list(entries)
         dead = {(entry.partition, entry.message_index): entry for entry in entries if isinstance(entry, DeadLetter)}
@@ -225,7 +237,7 @@ class Tracing:
 
     def resent(self, topic: int, partition: int, index: int, app: str, reason: str, now: Now) -> None:
         """A message was given to its app again, or copied."""
-        if topic in self.topics:
+        if self._wants(topic, app):
             subject = self._subject(EventKind.RESENT, topic, app, "", 0, reason)
             self._note(subject, partition, index, index + 1, UNKNOWN_MS, now)
 
@@ -311,7 +323,7 @@ class Tracing:
         key = kind, topic, app, client, attempt, reason
         found = self._subjects.get(key)
         if found is None:
-            found = self._subjects[key] = Subject(self.topics[topic], *key)
+            found = self._subjects[key] = Subject(self._names[topic], *key)
         return found
 
     def _note(self, subject: Subject, partition: int, first: int, after: int, elapsed_ms: int, now: Now) -> None:
