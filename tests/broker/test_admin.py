@@ -40,6 +40,8 @@ def test_a_topic_is_made_shown_and_dropped():
         "name": "north.steps",
         "type": "ordered",
         "partitions": 5,
+        "write_partitions": 5,
+        "read_partitions": 5,
         "is_writable": True,
         "is_readable": False,
         "is_archived": False,

@@ -2,15 +2,17 @@
 
 import pytest
 
-from broker.fix_archive import ARCHIVE, archive_of, archived_broker, events_of
-from broker.fix_broker import NEVER, TINY, TOKEN, BrokerLife, make_broker
+from broker.fix_archive import ARCHIVE, archive_of, archived_broker, events_of, told
+from broker.fix_broker import DOCUMENTED, JOYQUEUE, NEVER, TINY, TOKEN, BrokerLife, make_broker
 from lakemq.broker.config import ArchiveConfig
 from lakemq.broker.events import Tick
 from lakemq.delivery.trace_record import EVENTS_TOPIC
 from lakemq.errors import BadParameterError
 from lakemq.storage.retention import RetentionPolicy
+from lakemq.wire.metadata import FetchCluster
 
 BAD_PARAMETER, ABOVE = 6, 92
+both = pytest.mark.parametrize("dialect", [DOCUMENTED, JOYQUEUE], ids=lambda one: one.value)
 
 
 def tiny(**details):
@@ -267,3 +269,53 @@ def test_the_lag_is_told_by_topic():
     events_of(life)
     archive_of(life).seek(1)
     assert life.broker.archiving.lags() == {"orders": 2, EVENTS_TOPIC: 1}
+
+
+# --- policies that say is_archive ------------------------------------------------------------------------------------
+
+
+def test_a_producer_policy_that_says_so_has_its_topic_archived():
+    life = make_broker()
+    life.ask("subscribe", topic="orders", app="shop", producer={"is_archive": True})
+    assert life.ask("show_topic", name="orders")["is_archived"] is True
+    peer = life.peer()
+    peer.produce(b"kept for the archive")
+    assert [(topic.name, mark) for topic, _, mark in life.broker.archiving.marks() if topic.name == "orders"]
+    assert life.broker.archiving.lags()["orders"] == 1
+    with pytest.raises(BadParameterError, match="app 'shop' sends to it with is_archive"):
+        life.ask("set_topic", name="orders", is_archived=False)
+    life.ask("subscribe", topic="orders", app="shop", producer={"is_archive": False})
+    assert life.ask("show_topic", name="orders")["is_archived"] is True, "an operator ends it"
+    life.ask("set_topic", name="orders", is_archived=False)
+    life.kill()
+    assert life.ask("show_topic", name="orders")["is_archived"] is False
+
+
+def test_a_consumer_policy_that_says_so_has_what_its_group_does_told_and_nothing_else():
+    life = make_broker(partitions=1)
+    life.ask("subscribe", topic="orders", app="shop", consumer={"is_archive": True})
+    life.ask("subscribe", topic="orders", app="shop.other", consumer={}, start="earliest")
+    assert life.ask("show_topic", name="orders")["is_archived"] is False
+    peer, other = life.peer().consumes(), life.peer().consumes(app="shop.other")
+    peer.produce(b"x")
+    assert (peer.fetch(), other.fetch(app="shop.other")) == ([b"x"], [b"x"])
+    assert (peer.ack([0]), other.ack([0], app="shop.other")) == (0, 0)
+    assert told(events_of(life)) == [("delivered", "shop", 1, [0]), ("acked", "shop", 1, [0])]
+    assert list(life.broker.archiving.lags()) == [EVENTS_TOPIC], "the events are what is archived"
+    with pytest.raises(BadParameterError, match="or any group told of"):
+        life.ask("drop_topic", name=EVENTS_TOPIC)
+    life.ask("subscribe", topic="orders", app="shop", consumer={"is_archive": False})
+    before = len(events_of(life))
+    peer.produce(b"y")
+    assert peer.fetch() == [b"y"]
+    assert len(events_of(life)) == before
+
+
+@both
+def test_clients_are_told_whether_they_are_archived(dialect):
+    life = make_broker(topics=("orders", "bills"))
+    life.ask("set_topic", name="orders", is_archived=True)
+    life.ask("subscribe", topic="bills", app="shop", consumer={"is_archive": True})
+    orders, bills = life.peer(dialect=dialect).ask(FetchCluster(("orders", "bills"), "shop")).body.topics
+    found = [(one.producer_policy.is_archive, one.consumer_policy.is_archive) for one in (orders, bills)]
+    assert found == [(True, True), (False, True)]

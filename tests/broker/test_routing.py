@@ -325,6 +325,15 @@ def test_nearby_partitions_are_assigned_to_who_is_near(dialect):
     assert assigned(life.peer(dialect=dialect, region="north"), is_nearby=True) == [0, 1]
 
 
+def test_a_policy_of_nearby_consumption_counts_without_the_member_saying_so():
+    life = make_broker(data_center="north")
+    life.ask("subscribe", topic="orders", app="shop", consumer={"is_nearby": True})
+    assert assigned_at(life.peer(region="south")) == -185
+    assert assigned_at(life.peer(region="north")) == {0, 1}
+    life.ask("subscribe", topic="orders", app="shop", consumer={"is_nearby": False})
+    assert assigned_at(life.peer(region="south"))
+
+
 def test_no_more_members_than_allowed_but_those_that_are_in_stay_in(monkeypatch):
     monkeypatch.setattr(routing, "MEMBERS_MAX", 2)
     life = make_broker(partitions=4)

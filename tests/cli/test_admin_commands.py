@@ -68,6 +68,9 @@ def test_a_topic_is_shown_with_its_partitions_and_subscribers(shop):
 def test_a_topic_is_changed_and_grows(shop):
     assert good(shop("topic", "set", "orders", "--no-writable", "-o", "json")).json["is_writable"] is False
     assert good(shop("topic", "grow", "orders", 4, "-o", "json")).json["partitions"] == 4
+    shown = good(shop("topic", "set", "orders", "--write-partitions", 3, "-o", "json")).json
+    assert (shown["write_partitions"], shown["read_partitions"]) == (3, 4)
+    refused(shop("topic", "set", "orders", "--read-partitions", 1), 2, "let fewer do so first")
 
 
 def test_dropping_a_topic_wants_execute(shop):

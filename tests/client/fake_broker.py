@@ -122,6 +122,7 @@ class FakeCluster:
         self.delayed = []  # (due, topic, body)
         self.retry_ms = 1000
         self.notification = ""  # said at ADD_CONNECTION
+        self.health = {}  # broker → points, if it is not well
         self._settled = {}
         self._plans = []
         self._handlers = {
@@ -133,6 +134,7 @@ class FakeCluster:
                 tuple(session.TopicConsumer(topic, "c") for topic in r.topics)
             ),
             session.Heartbeat: lambda c, r: None,
+            session.FetchHealth: lambda c, r: session.FetchHealthAck(self.health.get(c.broker, 100.0)),
             session.RemoveConnection: lambda c, r: None,
             metadata.FetchCluster: self._fetch_cluster,
             produce.ProduceMessage: self._produce,

@@ -7,7 +7,7 @@ from client.fix_client import fake_async_client, fake_client, run_virtual
 from lakemq.errors import ServiceUnavailableError
 from lakemq.wire.commands import decode_request, encode_notice
 from lakemq.wire.produce import ProduceMessage
-from lakemq.wire.session import AddConnection, Heartbeat
+from lakemq.wire.session import AddConnection, FetchHealth, Heartbeat
 
 
 class DrainingCluster(FakeCluster):
@@ -160,3 +160,41 @@ def test_any_other_notice_means_nothing(text):
     cluster.notification = text
     with fake_client(cluster) as mq:
         assert not any(one.is_leaving for one in mq._core._sessions.values())
+
+
+# --- how well a broker is --------------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_says_it_is_ill_is_sent_nothing_until_it_is_well():
+    cluster = FakeCluster(brokers=2)
+    with fake_client(cluster, metadata_ms=1000) as mq:
+        for number in range(20):
+            mq.send("orders", b"%d" % number)
+        assert set(brokers_of(cluster, 0)) == {1, 2}
+        cluster.health[1] = 0.0
+        cluster.clock.now_ms += 1001
+        for _ in range(5):  # the metadata are asked for beside them, then how the brokers are
+            mq.send("orders", b"x")
+        since = len(cluster.requests)
+        for number in range(50):
+            mq.send("orders", b"%d" % number)
+        assert set(brokers_of(cluster, since)) == {2}
+        cluster.health.clear()
+        cluster.clock.now_ms += 1001
+        for _ in range(5):
+            mq.send("orders", b"x")
+        since = len(cluster.requests)
+        for number in range(50):
+            mq.send("orders", b"%d" % number)
+        assert set(brokers_of(cluster, since)) == {1, 2}
+        asked = [broker for broker, command in cluster.requests if isinstance(command, FetchHealth)]
+        assert len(asked) <= 6, "once for each time that the metadata is asked for"
+
+
+def test_with_one_broker_nobody_asks_how_it_is():
+    cluster = FakeCluster()
+    with fake_client(cluster) as mq:
+        mq.send("orders", b"x")
+        cluster.clock.now_ms += 100_000
+        mq.send("orders", b"y")
+    assert cluster.count(FetchHealth) == 0

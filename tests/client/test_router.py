@@ -9,7 +9,7 @@ from lakemq.client.address import Address
 from lakemq.client.router import Router
 from lakemq.client.selector import PartitionSelector, hash_partition
 from lakemq.errors import BadParameterError, NoPartitionGroupError
-from lakemq.policy import ProducerPolicy
+from lakemq.policy import ConsumerPolicy, ProducerPolicy
 from lakemq.wire.metadata import ClusterBroker, ClusterPartitionGroup, ClusterTopic, FetchClusterAck
 
 SEED = Address("seed", 9)
@@ -90,6 +90,50 @@ def test_nearby_brokers_are_preferred_where_the_policy_says_so():
     assert set(spread(learn(policy=policy, nearby=(2,)))) == {2, 3}
     assert set(spread(learn(policy=policy))) == {0, 1, 2, 3}
     assert set(spread(learn(nearby=(2,)))) == {0, 1, 2, 3}
+
+
+def test_a_broker_that_is_not_well_is_sent_less_and_one_that_is_ill_nothing():
+    router = Router(30_000)
+    ill = learn(router).leaders[0].address
+    router.weigh(ill, 0.5)
+    found = spread(router.route("orders", "shop"))
+    assert 1500 < found[0] < 1850
+    assert 3100 < found[2] < 3600
+    router.weigh(ill, 0.0)
+    assert set(spread(router.route("orders", "shop"))) == {2, 3}
+    assert set(spread(learn(router))) == {2, 3}, "a new answer does not cure it"
+    weights = ProducerPolicy(weights=(("1", 9), ("2", 1)))
+    assert set(spread(learn(router, policy=weights))) == {2, 3}
+    router.weigh(Address("b2", 50002), 0.0)
+    assert set(spread(router.route("orders", "shop"))) == {0, 1, 2, 3}, "all ill: better than nowhere"
+    router.weigh(ill, 1.0)
+    assert set(spread(router.route("orders", "shop"))) == {0, 1}
+
+
+def test_keys_stay_where_they_are_however_well_their_broker_is():
+    router = Router(30_000)
+    learn(router)
+    selector = PartitionSelector(None, Random(1).random)
+    before = [selector.select(router.route("orders", "shop"), f"k{number}") for number in range(50)]
+    router.weigh(Address("b1", 50001), 0.0)
+    assert [selector.select(router.route("orders", "shop"), f"k{number}") for number in range(50)] == before
+
+
+def test_consumers_receive_from_nearby_brokers_where_the_policy_says_so():
+    def receiving(nearby, is_nearby):
+        topic = ClusterTopic(
+            "orders",
+            None,
+            ConsumerPolicy(is_nearby=is_nearby),
+            0,
+            (ClusterPartitionGroup(0, 1, (0,)), ClusterPartitionGroup(1, 2, (1,))),
+        )
+        brokers = tuple(ClusterBroker(n, f"b{n}", 50000 + n, is_nearby=n in nearby) for n in (1, 2))
+        return set(Router(30_000).learn(topic, FetchClusterAck((topic,), brokers), "shop", SEED, 0).receiving)
+
+    assert receiving((2,), True) == {2}
+    assert receiving((), True) == {1, 2}, "nobody is near: better than nothing"
+    assert receiving((2,), False) == {1, 2}
 
 
 def test_the_next_try_goes_to_another_broker_if_there_is_one():

@@ -134,9 +134,11 @@ def _handled(broker, consumer, count, take):
 @pytest.mark.parametrize("is_batch", [False, True], ids=["alone", "in a batch"])
 def test_I10_behind_a_failure_nothing_of_an_ordered_topic_is_done(broker, mq, size, is_batch):
     _ordered(broker)
-    for n in range(5):
-        mq.send_soon("flows", b"%d" % n, key="c-7") if is_batch else mq.send("flows", b"%d" % n, key="c-7")
-    mq.flush()
+    bodies = [b"%d" % n for n in range(5)]
+    if is_batch:
+        mq.send_many("flows", [Message(body, key="c-7") for body in bodies]).raise_if_failed()
+    for body in [] if is_batch else bodies:
+        mq.send("flows", body, key="c-7")
     with mq.consumer("flows", group="g", auto_ack=False) as consumer:
         done, seen = _handled(broker, consumer, 5, lambda one: one.receive(size, timeout="10s"))
     again = [b"0"] if is_batch else []  # a batch comes whole

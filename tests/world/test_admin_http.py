@@ -20,6 +20,8 @@ TOPIC = {
     "name": "orders",
     "type": "normal",
     "partitions": 4,
+    "write_partitions": 4,
+    "read_partitions": 4,
     "is_writable": True,
     "is_readable": True,
     "is_archived": False,
@@ -56,7 +58,8 @@ def test_a_topic_is_made_listed_shown_changed_and_dropped(admin):
     assert shown["partition_offsets"] == [
         {"partition": number, "group": 0, "first_offset": 0, "end_offset": 0} for number in range(4)
     ]
-    changed = {**TOPIC, "partitions": 6, "is_writable": False}
+    counts = dict.fromkeys(("partitions", "write_partitions", "read_partitions"), 6)
+    changed = {**TOPIC, **counts, "is_writable": False}
     assert admin("PUT", "/v1/topics/orders", {"partitions": 6, "is_writable": False}) == (200, changed)
     assert admin("DELETE", "/v1/topics/orders") == (200, {"dropped": "orders"})
     assert admin("GET", "/v1/topics") == (200, [])
@@ -65,7 +68,7 @@ def test_a_topic_is_made_listed_shown_changed_and_dropped(admin):
 def test_a_topic_is_made_as_it_is_wanted(admin):
     wish = {"name": "shop.orders", "partitions": 2, "type": "ordered", "is_archived": True, "is_readable": False}
     made = admin.good("POST", "/v1/topics", wish)
-    assert made == {**TOPIC, **wish}
+    assert made == {**TOPIC, **wish, "write_partitions": 2, "read_partitions": 2}
 
 
 @pytest.mark.parametrize("name", ["a/b", "%RETRY%shop", "a|b", "x.tokens"])

@@ -18,6 +18,7 @@ from lakemq.errors import (
     ConsumePausedError,
     ConsumerNotFoundError,
     InitializationError,
+    NotLeaderError,
     ProducerNotFoundError,
     SendForbiddenError,
     ServiceUnavailableError,
@@ -161,6 +162,23 @@ class Access:
             return range(topic.partition_count)  # asked for membership by every request
         return tuple(partition for partition, group in enumerate(topic.groups) if group == group_id)
 
+    def writable_partitions(self, topic: Topic) -> Sequence[int]:
+        """Those of them that take messages."""
+        return _below(self.led_partitions(topic), topic.writable_count)
+
+    def readable_partitions(self, topic: Topic) -> Sequence[int]:
+        """Those of them that hand out messages."""
+        return _below(self.led_partitions(topic), topic.readable_count)
+
+    def check_takes(self, topic: Topic, partition: int) -> None:
+        """NotLeaderError unless that partition is here and takes messages: whoever sends asks anew where to go."""
+        if not self.leads(topic, partition):
+            raise NotLeaderError(f"partition {partition} of topic {topic.name!r} is not at this broker")
+        if partition >= topic.writable_count:
+            raise NotLeaderError(
+                f"partition {partition} of topic {topic.name!r} takes no messages: the first {topic.writable_count} do"
+            )
+
     def leads(self, topic: Topic, partition: int) -> bool:
         """Whether this broker holds that partition."""
         return 0 <= partition < topic.partition_count and topic.groups[partition] == self._config.group_id
@@ -169,6 +187,12 @@ class Access:
         owner = owner_name(app)
         if owner not in self._ledger.metadata.apps:
             self._changes.create_app(owner, now, is_open=True)
+
+
+def _below(partitions: Sequence[int], count: int) -> Sequence[int]:
+    if isinstance(partitions, range):
+        return partitions[:count]
+    return tuple(one for one in partitions if one < count)
 
 
 def check_writable(topic: str) -> None:

@@ -267,6 +267,8 @@ class Admin:
             "name": topic.name,
             "type": topic.type,
             "partitions": topic.partition_count,
+            "write_partitions": topic.writable_count,
+            "read_partitions": topic.readable_count,
             "is_writable": topic.is_writable,
             "is_readable": topic.is_readable,
             "is_archived": topic.is_archived,

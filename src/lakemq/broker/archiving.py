@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from lakemq.broker.access import Access
+from lakemq.broker.changes import has_events
 from lakemq.broker.config import BrokerConfig
 from lakemq.broker.effects import World
 from lakemq.broker.events import Now
@@ -47,7 +48,7 @@ class Archiving:
         """Of each partition here whose messages are to be archived: topic, number, and the mark."""
         metadata, acks = self._ledger.metadata, self._ledger.state.acks
         archived = [topic for topic in metadata.topics.values() if topic.is_archived]
-        if all(topic.name == EVENTS_TOPIC for topic in archived):
+        if not has_events(metadata):
             return  # events are of use as long as there is something that they tell of
         for topic in archived:
             subscription = metadata.subscription(topic.name, self._config.archive.app)

@@ -81,8 +81,21 @@ class Changes:
         self._counted = self._ledger.metadata.topics, total
         return topic
 
-    def set_topic(self, name: str, now: Now, *, partitions: int | None = None, **flags: bool) -> Topic:
-        """Change a topic: more partitions, or whether it may be written and read."""
+    def set_topic(
+        self,
+        name: str,
+        now: Now,
+        *,
+        partitions: int | None = None,
+        write_partitions: int | None = None,
+        read_partitions: int | None = None,
+        **flags: bool,
+    ) -> Topic:
+        """Change a topic: more partitions, how many of them are written and read, or whether it may be at all.
+
+        A topic shrinks in two steps: fewer partitions that take messages, then, once these are empty, fewer that hand
+        them out.
+        """
         topic = self._topic(name)
         changed = replace(topic, **_checked_flags(flags))  # type: ignore[arg-type]  # only its booleans
         if partitions is not None and partitions != topic.partition_count:
@@ -91,11 +104,50 @@ class Changes:
             groups = self._groups_of(partitions)
             self._check_partitions(partitions - topic.partition_count)
             changed = replace(changed, groups=topic.groups + groups[topic.partition_count :])
-            if topic.type == "ordered":
-                changed = replace(changed, growths=self._growths(topic, changed))
+        changed = self._with_counts(topic, changed, write_partitions, read_partitions)
+        if topic.type == "ordered" and changed.writable_count != topic.writable_count:  # keys go elsewhere now
+            changed = replace(changed, growths=self._growths(topic, changed))
         if changed != topic:
             self._put_topic(changed, now)
         return changed
+
+    def _with_counts(self, topic: Topic, changed: Topic, write: int | None, read: int | None) -> Topic:
+        count = changed.partition_count
+        for noun, wanted in (("written", write), ("read", read)):
+            if wanted is not None and (isinstance(wanted, bool) or not 0 <= wanted <= count):
+                raise BadParameterError(
+                    f"from 1 to {count} partitions of topic {topic.name!r} are {noun}, or 0 for all"
+                )
+        if write is not None:
+            changed = replace(changed, write_partitions=write)
+        if read is not None:
+            changed = replace(changed, read_partitions=read)
+        if changed.readable_count < min(topic.readable_count, count):
+            if changed.writable_count > changed.readable_count:
+                raise BadParameterError(
+                    f"{changed.writable_count} partitions of topic {topic.name!r} take messages: let fewer do so first "
+                    f"(write_partitions), and wait until all is consumed"
+                )
+            self.check_drained(topic, changed.readable_count)
+        return changed
+
+    def check_drained(self, topic: Topic, first: int) -> None:
+        """BadParameterError unless every app is done with all messages of the partitions from that one on."""
+        group, metadata = self._ledger.group, self._ledger.metadata
+        delayed = self._ledger.state.delays.topics.get(topic.number, 0)
+        if delayed:
+            raise BadParameterError(f"{delayed} messages of topic {topic.name!r} wait to be delivered later")
+        if any(one.topic == topic.number for one in self._ledger.state.transactions.open.values()):
+            raise BadParameterError(f"transactions of topic {topic.name!r} are open")
+        for one in metadata.subscriptions.values():
+            if one.topic != topic.name or one.consumer is None:
+                continue
+            for partition in range(first, topic.readable_count):
+                if topic.groups[partition] != self._config.group_id:
+                    continue
+                left = group.next_index(topic.number, partition) - self._ledger.state.acks.get(one.number, partition)
+                if left > 0:
+                    raise BadParameterError(f"app {one.app!r} has {left} messages of partition {partition} before it")
 
     def _growths(self, topic: Topic, grown: Topic) -> tuple[tuple[int, ...], ...]:
         """Where the partitions of an ordered topic end now that it grows."""
@@ -111,8 +163,8 @@ class Changes:
     def drop_topic(self, name: str, now: Now) -> None:
         """Forget a topic and its subscriptions; its messages go when retention takes their segments."""
         self._topic(name)
-        if name == EVENTS_TOPIC and any(one.is_archived and one.name != name for one in self._topics()):
-            raise BadParameterError(f"topic {name!r} is there as long as any topic is archived")
+        if name == EVENTS_TOPIC and has_events(self._ledger.metadata):
+            raise BadParameterError(f"topic {name!r} is there as long as any topic is archived, or any group told of")
         self._ledger.change({"op": "drop_topic", "name": name}, now.wall_ms)
 
     def _put_topic(self, topic: Topic, now: Now) -> None:
@@ -122,6 +174,7 @@ class Changes:
         if topic.is_archived:
             changes += self._archive_changes(self._ledger.metadata.apply(changes[0]), topic)
         elif before is not None and before.is_archived:
+            self._check_free(topic)
             changes += self._free_changes(topic)
         self._ledger.change(changes[0] if len(changes) == 1 else _together(changes), now.wall_ms)
 
@@ -141,8 +194,11 @@ class Changes:
             if changes:
                 self._ledger.change(_together(changes), now.wall_ms)
 
-    def _archive_changes(self, metadata: Metadata, topic: Topic) -> list[dict[str, Any]]:
-        """What is missing for a topic to be archived: the archive's app, its subscription, and the topic of events."""
+    def _archive_changes(self, metadata: Metadata, topic: Topic | None) -> list[dict[str, Any]]:
+        """What is missing for a topic to be archived: the archive's app, its subscription, and the topic of events.
+
+        Without a topic: for events alone.
+        """
         name = self._config.archive.app
         changes: list[dict[str, Any]] = []
 
@@ -161,12 +217,32 @@ class Changes:
         owner = owner_name(name)
         if owner not in metadata.apps:
             put({"op": "put_app", "app": asdict(App(owner, is_open=self._config.creates_missing))})
-        subscribe(topic.name)
+        if topic is not None:
+            subscribe(topic.name)
         if EVENTS_TOPIC not in metadata.topics:  # one partition for each broker, which writes to its own
             events = Topic(metadata.next_number, EVENTS_TOPIC, groups=self._group_ids, is_archived=True)
             put({"op": "put_topic", "topic": asdict(events)})
             subscribe(EVENTS_TOPIC)
         return changes
+
+    def _check_free(self, topic: Topic) -> None:
+        """BadParameterError if a producer policy wants the topic archived."""
+        for one in self._ledger.metadata.subscriptions.values():
+            if one.topic == topic.name and one.producer is not None and one.producer.is_archive:
+                raise BadParameterError(
+                    f"topic {topic.name!r} is archived: app {one.app!r} sends to it with is_archive"
+                )
+
+    def _policy_changes(self, topic: Topic, new: Subscription) -> list[dict[str, Any]]:
+        """What is_archive takes: of a producer, that its topic is archived; of a consumer, that there are events."""
+        metadata = self._ledger.metadata.apply({"op": "put_subscription", "subscription": asdict(new)})
+        if new.producer is not None and new.producer.is_archive and not topic.is_archived:
+            change = {"op": "put_topic", "topic": asdict(replace(topic, is_archived=True))}
+            metadata = metadata.apply(change)
+            return [change, *self._archive_changes(metadata, metadata.topics[topic.name])]
+        if new.consumer is not None and new.consumer.is_archive:
+            return self._archive_changes(metadata, None)
+        return []
 
     def _free_changes(self, topic: Topic) -> list[dict[str, Any]]:
         """The archive is done with a topic: its mark is forgotten."""
@@ -234,7 +310,8 @@ class Changes:
     def drop_app(self, name: str, now: Now) -> None:
         """Forget an app with its tokens and subscriptions."""
         self._app(name)
-        if name == owner_name(self._config.archive.app) and any(one.is_archived for one in self._topics()):
+        is_needed = any(one.is_archived for one in self._topics()) or has_events(self._ledger.metadata)
+        if name == owner_name(self._config.archive.app) and is_needed:
             raise BadParameterError(f"app {name!r} is the archive's, and topics are archived")
         self._ledger.change({"op": "drop_app", "name": name}, now.wall_ms)
 
@@ -281,7 +358,9 @@ class Changes:
         )
         if new.producer is None and new.consumer is None:
             raise BadParameterError("a subscription is for a producer, a consumer or both")
-        self._ledger.change({"op": "put_subscription", "subscription": asdict(new)}, now.wall_ms)
+        change = {"op": "put_subscription", "subscription": asdict(new)}
+        more = self._policy_changes(known, new)
+        self._ledger.change(_together([change, *more]) if more else change, now.wall_ms)
         if is_new_consumer:
             self._start(new, known, now)
         return new
@@ -368,6 +447,13 @@ class Changes:
 def owner_name(app: str) -> str:
     """The part of an app's name that has the tokens."""
     return owner_of(AppName(app))
+
+
+def has_events(metadata: Metadata) -> bool:
+    """Whether there is anything that the topic of events tells of: archived topics, or groups that are told of."""
+    if any(topic.is_archived and topic.name != EVENTS_TOPIC for topic in metadata.topics.values()):
+        return True
+    return any(one.consumer is not None and one.consumer.is_archive for one in metadata.subscriptions.values())
 
 
 def _together(changes: list[dict[str, Any]]) -> dict[str, Any]:

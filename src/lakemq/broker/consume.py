@@ -108,7 +108,7 @@ class Consuming:
             raise ConsumerNotFoundError(f"the connection did not send ADD_CONSUMER for topic {wish.topic!r}")
         self._access.check_lends(topic, command.app)
         lending = self.lending(topic, subscription)
-        if not self._access.led_partitions(topic):
+        if not self._access.readable_partitions(topic):
             raise NotLeaderForFetchError(f"no partition of topic {wish.topic!r} is at this broker")
         block = self._lender.lend(connection, lending, policy, wish.count, command.ack_timeout_ms, bytes_max, now)
         return block, lending
@@ -118,7 +118,7 @@ class Consuming:
         lending = self._lendings.get(subscription.number)
         if lending is None:
             retries = self._ledger.state.retries.of(subscription.number)
-            lending = Lending(topic, subscription, self._access.led_partitions(topic), retries)
+            lending = Lending(topic, subscription, self._access.readable_partitions(topic), retries)
             self._lendings[subscription.number] = lending
             self._by_topic.setdefault(topic.number, []).append(lending)
         return lending
@@ -270,13 +270,14 @@ class Consuming:
                         self._tell(poll, now, code=code_of(error))
                 continue
             lending.growths = topic.growths
+            lending.readable_count = topic.readable_count
             self.offer_all(lending)
             self.wake(lending, now)
 
     def offer_all(self, lending: Lending) -> None:
         """There may be something to lend in any partition."""
         topic = self._ledger.metadata.topics.get(lending.topic)
-        for partition in self._access.led_partitions(topic) if topic is not None else ():
+        for partition in self._access.readable_partitions(topic) if topic is not None else ():
             lending.loans.offer(partition)
 
     def drain(self, now: Now) -> None:
@@ -316,6 +317,10 @@ class Consuming:
         full = connection.full_topic(name)
         topic, subscription, _ = self._access.consumer(connection, full, app, now)
         self.check_leads(topic, wish.partition)
+        if wish.partition >= topic.readable_count and not self._access.is_archive(topic, app):
+            raise NotLeaderForFetchError(
+                f"partition {wish.partition} of topic {name!r} hands out nothing: the first {topic.readable_count} do"
+            )
         if wish.count <= 0:
             raise BadParameterError(f"count {wish.count} is not a number of messages")
         index = wish.index

@@ -263,13 +263,21 @@ class Ledger:
         before = self.state.metadata
         self.state.change(change)
         topics = topics_of(change)
-        if topics is None:
-            self.tracing.look(self.state.metadata)
-        else:
-            self.tracing.look_at(self.state.metadata.topics[name] for name in topics)
+        self._trace(change)
         self._note_changed(topics)
         self.undo_with(end, lambda: self._restore(before))
         return end
+
+    def _trace(self, change: Mapping[str, Any]) -> None:
+        """Let the trace know; what a first use makes costs the same however much there is."""
+        metadata = self.state.metadata
+        if change["op"] == "put_topic":
+            self.tracing.look_at_topic(metadata.topics[change["topic"]["name"]])
+        elif change["op"] == "put_subscription":
+            topic, app = change["subscription"]["topic"], change["subscription"]["app"]
+            self.tracing.look_at_subscription(metadata.topics[topic], metadata.subscriptions[topic, app])
+        elif topics_of(change) is None:
+            self.tracing.look(metadata)
 
     def _restore(self, metadata: Metadata) -> None:
         self.state.metadata = metadata

@@ -53,6 +53,7 @@ class Lending:
         "loans",
         "number",
         "parked",
+        "readable_count",
         "retries",
         "topic",
         "topic_number",
@@ -65,6 +66,7 @@ class Lending:
         self.topic_number = topic.number
         self.is_ordered = topic.type == "ordered"
         self.growths = topic.growths  # those that are not past yet
+        self.readable_count = topic.readable_count
         self.app = subscription.app
         self.number = subscription.number
         self.loans = Loans(partitions)
@@ -261,6 +263,8 @@ class Lender:
         """A lease on the next messages of that partition, if there is something to lend."""
         loans = lending.loans
         leases = loans.leases(partition)
+        if partition >= lending.readable_count:
+            return EMPTY, None
         room = self._room(lending, policy, partition)
         if room <= 0:
             return EMPTY, None

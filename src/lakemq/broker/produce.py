@@ -154,8 +154,8 @@ class Producing:
             self._check_run(route, index_count, stop - start, now)
             if partition < 0:
                 turn = self._turns[route.topic_number] = self._turns[route.topic_number] + 1
-                partition = route.led_partitions[turn % len(route.led_partitions)]
-            elif partition not in route.led_partitions:
+                partition = route.partitions[turn % len(route.partitions)]
+            elif partition not in route.partitions:
                 raise NotLeaderError(f"partition {partition} of topic {route.topic!r} is not at this broker")
             appended = self._group.append(
                 route.topic_number,
@@ -409,12 +409,11 @@ class Producing:
             # A client that has not heard that the topic grew would spread one key over two partitions.
             fields, _ = read_fields(messages)
             if fields.business_id:
-                wanted = _key_hash(fields) % topic.partition_count
+                wanted = _key_hash(fields) % topic.writable_count
         if wanted >= 0:
-            if not self._access.leads(topic, wanted):
-                raise NotLeaderError(f"partition {wanted} of topic {topic.name!r} is not at this broker")
+            self._access.check_takes(topic, wanted)
             return wanted
-        led = self._access.led_partitions(topic)
+        led = self._access.writable_partitions(topic)
         if not led:
             raise NotLeaderError(f"no partition of topic {topic.name!r} is at this broker")
         fields, _ = read_fields(messages)

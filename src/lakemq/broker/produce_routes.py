@@ -63,7 +63,7 @@ class ProduceRoutes:
             topic_string,
             name,
             topic.number,
-            self._access.led_partitions(topic),
+            self._access.writable_partitions(topic),
             is_flush=qos is Qos.FLUSH,
             is_receive=qos is Qos.RECEIVE,
             timeout_ms=min(timeout_ms, TIMEOUT_MAX_MS),

@@ -70,9 +70,9 @@ class Resending:
             raise BrokerNotWritableError("the broker was set to take no messages")
         if not topic.is_writable:
             raise TopicNotWritableError(f"topic {name!r} was set to take no messages")
-        if self._access.leads(topic, partition):
+        led = self._access.writable_partitions(topic)
+        if partition in led:
             return topic, partition
-        led = self._access.led_partitions(topic)
         if not led:
             raise NotLeaderError(f"no partition of topic {name!r} is at this broker")
         return topic, led[partition % len(led)]

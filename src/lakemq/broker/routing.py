@@ -5,6 +5,7 @@ one, each of them knows by itself.
 """
 
 from collections.abc import Hashable
+from dataclasses import replace
 
 from lakemq.broker.access import Access
 from lakemq.broker.answers import answer, code_of
@@ -36,9 +37,12 @@ from lakemq.wire.coordinate import (
 from lakemq.wire.dialect import Dialect
 from lakemq.wire.header import Header
 from lakemq.wire.metadata import (
+    GROUP_MARKS,
     NO_LEADER,
+    READ_ONLY_GROUP,
     READABLE,
     WRITABLE,
+    WRITE_ONLY_GROUP,
     ClusterBroker,
     ClusterPartitionGroup,
     ClusterTopic,
@@ -83,18 +87,33 @@ class Routing:
             consumer = consumer or ConsumerPolicy(batch_size=self._config.batch_size_default)
         if producer is None and consumer is None:
             return ClusterTopic(name, code=NoPermissionError.status or 1)
-        groups = self._partition_groups(topic)
+        if topic.is_archived:  # which both are told of, whatever their policies say
+            producer = replace(producer, is_archive=True) if producer is not None else None
+            consumer = replace(consumer, is_archive=True) if consumer is not None else None
+        groups = self._partition_groups(topic, producer is not None, consumer is not None, connection.is_ours)
         code = 0
         if all(group.leader == NO_LEADER for group in groups):
             code = NoPartitionGroupError.status or 0
         return ClusterTopic(name, producer, consumer, topic.type_number, groups, code)
 
-    def _partition_groups(self, topic: Topic) -> tuple[ClusterPartitionGroup, ...]:
+    def _partition_groups(
+        self, topic: Topic, sends: bool, receives: bool, is_ours: bool
+    ) -> tuple[ClusterPartitionGroup, ...]:
+        """Producers see partitions that take messages, consumers those that hand them out, who is both all of them.
+
+        Our own clients are told which are which: these are in groups of their own, marked in their ids.
+        """
         groups: dict[int, list[int]] = {}
         for partition, group in enumerate(topic.groups):
-            groups.setdefault(group, []).append(partition)
+            takes, gives = partition < topic.writable_count, partition < topic.readable_count
+            if not ((sends and takes) or (receives and gives)):
+                continue
+            mark = 0
+            if is_ours and takes != gives:
+                mark = READ_ONLY_GROUP if gives else WRITE_ONLY_GROUP
+            groups.setdefault(group | mark, []).append(partition)
         return tuple(
-            ClusterPartitionGroup(group, self._leader_of(group), tuple(partitions))
+            ClusterPartitionGroup(group, self._leader_of(group & ~GROUP_MARKS), tuple(partitions))
             for group, partitions in sorted(groups.items())
         )
 
@@ -173,8 +192,10 @@ class Routing:
         full = connection.full_topic(wish.topic)
         if full not in self._ledger.metadata.topics:
             raise AssignmentError(f"there is no topic {wish.topic!r}")
-        topic, _ = self._access.subscription(full, app, now)
-        if wish.is_nearby and not self._brokers(connection)[0].is_nearby:
+        topic, subscription = self._access.subscription(full, app, now)
+        policy = subscription.consumer
+        is_nearby = wish.is_nearby or (policy is not None and policy.is_nearby)
+        if is_nearby and not self._brokers(connection)[0].is_nearby:
             raise NoAssignablePartitionError(f"no partition of topic {wish.topic!r} is in region {connection.region!r}")
         session_ms = wish.session_timeout_ms if wish.session_timeout_ms > 0 else self._config.session_timeout_ms
         member: Hashable = connection.port.id
@@ -184,7 +205,7 @@ class Routing:
         assignment = self._assignments.setdefault((full, app), Assignment())
         if not assignment.has_room(member, now.monotonic_ms, MEMBERS_MAX):
             raise AssignmentError(f"app {app!r} has {MEMBERS_MAX} members on topic {wish.topic!r}: no more")
-        return assignment.join(member, range(topic.partition_count), now.monotonic_ms, session_ms)
+        return assignment.join(member, range(topic.readable_count), now.monotonic_ms, session_ms)
 
     def gone(self, connection: Connection) -> None:
         """A connection is over; what it was assigned goes to the others."""

@@ -218,7 +218,7 @@ class Runs:
 
     def _index_of(self, route: ProduceRoute, partition: int) -> PartitionIndex | None:
         """The index of a partition that is ours and has messages; kept with the route, which ends before it does."""
-        index = self._group.index_of(route.topic_number, partition) if partition in route.led_partitions else None
+        index = self._group.index_of(route.topic_number, partition) if partition in route.partitions else None
         if index is not None:
             route.indexes[partition] = index
         return index

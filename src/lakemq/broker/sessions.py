@@ -34,7 +34,7 @@ class ProduceRoute:
     topic_string: bytes
     topic: str
     topic_number: int
-    led_partitions: Sequence[int]
+    partitions: Sequence[int]  # that are here and take messages
     is_flush: bool
     is_receive: bool
     timeout_ms: int
@@ -57,7 +57,7 @@ class ProduceRoute:
             topic_string,
             self.topic,
             self.topic_number,
-            self.led_partitions,
+            self.partitions,
             self.is_flush,
             self.is_receive,
             self.timeout_ms,

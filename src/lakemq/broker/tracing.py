@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from lakemq.broker.events import Now
-from lakemq.cluster.metadata import Metadata, Topic
+from lakemq.cluster.metadata import Metadata, Subscription, Topic
 from lakemq.delivery.intervals import Intervals
 from lakemq.delivery.loans import Lease, Loans
 from lakemq.delivery.setbacks import Setbacks
@@ -87,10 +87,12 @@ _TIME, _FIRST, _AFTER, _ELAPSED = range(4)  # of an open row
 
 
 class Tracing:
-    """Collects events. `topics` are those that are traced, by number."""
+    """Collects events. `topics` are those that are traced, by number; of others, apps whose policy says is_archive."""
 
     def __init__(self, group: PartitionGroup, setbacks: Setbacks) -> None:
         self.topics: Mapping[int, str] = {}
+        self._consumers: frozenset[tuple[int, str]] = frozenset()  # topic and app: traced whatever the topic is
+        self._names: dict[int, str] = {}
         self.dropped_count = 0
         self._journal = group.journal
         self._setbacks = setbacks
@@ -110,14 +112,31 @@ class Tracing:
             for topic in metadata.topics.values()
             if topic.is_archived and topic.name != EVENTS_TOPIC
         }
+        self._names = {topic.number: topic.name for topic in metadata.topics.values()}
+        self._consumers = frozenset(
+            (metadata.topics[one.topic].number, one.app)
+            for one in metadata.subscriptions.values()
+            if one.consumer is not None and one.consumer.is_archive and one.topic in metadata.topics
+        )
 
-    def look_at(self, topics: Iterable[Topic]) -> None:
-        """`look`, where only these may have changed."""
-        for topic in topics:
-            is_traced = topic.is_archived and topic.name != EVENTS_TOPIC
-            if is_traced != (topic.number in self.topics):
-                others = {number: name for number, name in self.topics.items() if number != topic.number}
-                self.topics = {**others, topic.number: topic.name} if is_traced else others
+    def _wants(self, topic: int, app: str) -> bool:
+        """Whether what an app does with messages of a topic is to be told."""
+        return topic in self.topics or (topic, app) in self._consumers
+
+    def look_at_topic(self, topic: Topic) -> None:
+        """`look`, where only this may have changed."""
+        self._names[topic.number] = topic.name
+        is_traced = topic.is_archived and topic.name != EVENTS_TOPIC
+        if is_traced != (topic.number in self.topics):
+            others = {number: name for number, name in self.topics.items() if number != topic.number}
+            self.topics = {**others, topic.number: topic.name} if is_traced else others
+
+    def look_at_subscription(self, topic: Topic, one: Subscription) -> None:
+        """`look`, where only this may have changed."""
+        place = topic.number, one.app
+        is_traced = one.consumer is not None and one.consumer.is_archive
+        if is_traced != (place in self._consumers):
+            self._consumers = self._consumers | {place} if is_traced else self._consumers - {place}
 
     # --- what happened -----------------------------------------------------------------------------------------
 
@@ -154,7 +173,7 @@ class Tracing:
 
     def delivered(self, whose: Whose, lease: Lease, stored_ms: int, receiver: Receiver, now: Now) -> None:
         """Messages are about to be lent."""
-        if whose.topic_number not in self.topics:
+        if not self._wants(whose.topic_number, whose.app):
             return
         lent = LentTo(now.monotonic_ms, receiver.client, list(self._attempts(whose, lease)))
         lease.trace = lent
@@ -164,7 +183,7 @@ class Tracing:
 
     def retry_delivered(self, whose: WhoseRetries, row: Retry, message: Message, receiver: Receiver, now: Now) -> None:
         """A message is about to be lent once more."""
-        if whose.topic_number not in self.topics:
+        if not self._wants(whose.topic_number, whose.app):
             return
         self._retries_lent.pop(row.id, None)
         if len(self._retries_lent) >= _RETRIES_MAX:
@@ -176,7 +195,7 @@ class Tracing:
 
     def acked(self, whose: Whose, partition: int, runs: Iterable[Run], entries: Iterable[Entry], now: Now) -> None:
         """Messages of a partition were settled; those that failed have entries that say so. Leases are as before."""
-        if whose.topic_number not in self.topics:
+        if not self._wants(whose.topic_number, whose.app):
             return
         done = Intervals(runs)
         for entry in entries:
@@ -197,7 +216,7 @@ class Tracing:
 
     def lease_ended(self, whose: Whose, lease: Lease, reason: str, now: Now) -> None:
         """Nobody said anything in time: what was lent comes again."""
-        if whose.topic_number not in self.topics:
+        if not self._wants(whose.topic_number, whose.app):
             return
         for first, after, attempt in _lent_to(lease).attempts:
             for run in lease.open.within(first, after):
@@ -205,7 +224,7 @@ class Tracing:
 
     def settled(self, whose: WhoseRetries, entries: Iterable[Entry], before: Mapping[int, Retry], now: Now) -> None:
         """What becomes of messages that failed, or are past their time; `before` has the retries that were."""
-        if whose.topic_number not in self.topics:
+        if not self._wants(whose.topic_number, whose.app):
             return
         entries = list(entries)
         dead = {(entry.partition, entry.message_index): entry for entry in entries if isinstance(entry, DeadLetter)}
@@ -233,7 +252,7 @@ class Tracing:
 
     def resent(self, topic: int, partition: int, index: int, app: str, reason: str, now: Now) -> None:
         """A message was given to its app again, or copied."""
-        if topic in self.topics:
+        if self._wants(topic, app):
             subject = self._subject(EventKind.RESENT, topic, app, "", 0, reason)
             self._note(subject, partition, index, index + 1, UNKNOWN_MS, now)
 
@@ -319,7 +338,7 @@ class Tracing:
         key = kind, topic, app, client, attempt, reason
         found = self._subjects.get(key)
         if found is None:
-            found = self._subjects[key] = Subject(self.topics[topic], *key)
+            found = self._subjects[key] = Subject(self._names[topic], *key)
         return found
 
     def _note(self, subject: Subject, partition: int, first: int, after: int, elapsed_ms: int, now: Now) -> None:

@@ -455,8 +455,7 @@ class Transacting:
             found = scan(messages, 0, len(messages), block.count)
             if found.end != len(messages):
                 raise SerializationError("there are bytes between the messages and the end of their list")
-            if not self._access.leads(topic, found.partition):
-                raise NotLeaderError(f"partition {found.partition} of topic {topic.name!r} is not at this broker")
+            self._access.check_takes(topic, found.partition)
             if topic.type == "ordered":
                 _check_keys(topic, messages, found.partition)
             count, index_count = block.count, found.index_count
@@ -565,5 +564,5 @@ def _check_keys(topic: Topic, messages: Buffer, partition: int) -> None:
     at = 0
     while at < len(messages):
         fields, at = read_fields(messages, at)
-        if fields.business_id and crc32(fields.business_id) % topic.partition_count != partition:
-            raise NotLeaderError(f"topic {topic.name!r} has {topic.partition_count} partitions: ask where it is")
+        if fields.business_id and crc32(fields.business_id) % topic.writable_count != partition:
+            raise NotLeaderError(f"topic {topic.name!r} has {topic.writable_count} partitions: ask where it is")

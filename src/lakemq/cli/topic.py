@@ -14,6 +14,7 @@ Writable = Annotated[bool | None, typer.Option("--writable/--no-writable", help=
 Readable = Annotated[bool | None, typer.Option("--readable/--no-readable", help="Hand out messages.")]
 Archived = Annotated[bool | None, typer.Option("--archived/--no-archived", help="Copy messages to the lake.")]
 COLUMNS = ("name", "type", "partitions", "is_writable", "is_readable", "is_archived")
+COUNTS = ("write_partitions", "read_partitions")
 
 
 @app.command()
@@ -54,7 +55,8 @@ def show(ctx: typer.Context, name: Name) -> None:
     if chosen(ctx).is_json:
         print_one(found, output)
         return
-    print_one(found, output, COLUMNS)
+    is_whole = {found[name] for name in COUNTS} == {found["partitions"]}
+    print_one(found, output, COLUMNS if is_whole else (*COLUMNS, *COUNTS))
     typer.echo()
     print_rows(found["partition_offsets"], ("partition", "first_offset", "end_offset"), output)
     if found["subscriptions"]:
@@ -64,10 +66,23 @@ def show(ctx: typer.Context, name: Name) -> None:
 
 @app.command("set")
 def set_(
-    ctx: typer.Context, name: Name, writable: Writable = None, readable: Readable = None, archived: Archived = None
+    ctx: typer.Context,
+    name: Name,
+    writable: Writable = None,
+    readable: Readable = None,
+    archived: Archived = None,
+    write_partitions: Annotated[
+        int | None, typer.Option(help="How many of its partitions take messages, from the first; 0: all.")
+    ] = None,
+    read_partitions: Annotated[
+        int | None,
+        typer.Option(help="How many hand out messages; 0: all. Fewer only once the others are consumed."),
+    ] = None,
 ) -> None:
-    """Whether a topic takes messages, hands them out, or is archived."""
+    """Whether a topic takes messages, hands them out, or is archived; in how many of its partitions."""
     change = _given(None, writable, readable, archived)
+    counts = {"write_partitions": write_partitions, "read_partitions": read_partitions}
+    change |= {name: count for name, count in counts.items() if count is not None}
     if not change:
         raise typer.BadParameter("say what to set: --no-writable, --readable, …")
     _put(ctx, name, change)

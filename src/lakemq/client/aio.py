@@ -334,6 +334,7 @@ class AsyncClient:
         prefetch: int = 1,
         tags: Tags | None = None,
         filter: str | None = None,
+        broadcast: bool | None = None,
     ) -> AsyncConsumer:
         """Receive messages of a topic: each goes to one consumer of the group; see `Client.consumer`."""
         settings = ConsumerSettings(
@@ -343,6 +344,7 @@ class AsyncClient:
             long_poll_ms=duration_ms(long_poll),
             prefetch=prefetch,
             filter=filter_text(tags, filter),
+            broadcast=broadcast,
         )
         driver = self._here()
         core = ConsumerCore(self._core, self._producer.topic(topic), self._config.full_app(group), settings)

@@ -117,6 +117,16 @@ class AsyncConsumer(AsyncSource):
             batch = await self._take(_ALL, None)
             if not batch:
                 continue
+            if core.reader is not None:
+                at = 0
+                try:
+                    for at, delivery in enumerate(batch, 1):  # noqa: B007 - wanted when the loop is left
+                        yield delivery
+                        if core.is_stopped:
+                            break
+                finally:
+                    core.reader.give_back(batch[0].partition, batch[at:])
+                continue
             core.unhand()
             lease = batch[0]._lease
             assert isinstance(lease, Lease)

@@ -352,12 +352,15 @@ class Client:
         prefetch: int = 1,
         tags: Tags | None = None,
         filter: str | None = None,
+        broadcast: bool | None = None,
     ) -> Consumer:
         """Receive messages of a topic: each goes to one consumer of the group.
 
         `count` is how many are fetched at most at a time; `prefetch` how many fetched lots lie ready beside the one
         at hand; `ack_timeout` for how long messages are lent (extended while they are worked on). `tags` ("paid |
         refund") or `filter` ("total > 100 AND region = 'eu'") say which messages the whole group gets from now on.
+        With `broadcast` every consumer gets every message that is sent from now on, with nothing to ack; on a topic of
+        type broadcast that is what it does unless told False.
         """
         pump = self._here()
         settings = ConsumerSettings(
@@ -367,6 +370,7 @@ class Client:
             long_poll_ms=duration_ms(long_poll),
             prefetch=prefetch,
             filter=filter_text(tags, filter),
+            broadcast=broadcast,
         )
         with pump.lock:
             core = ConsumerCore(self._core, self._producer.topic(topic), self._config.full_app(group), settings)

@@ -18,7 +18,8 @@ from lakemq.client.errors import ClosedError, RequestTimeoutError
 from lakemq.client.lease import Lease, Order
 from lakemq.client.outgoing import Tags
 from lakemq.client.promise import Promise, Steps, resolved, start
-from lakemq.client.router import Broker
+from lakemq.client.reader import ReaderCore
+from lakemq.client.router import Broker, Route
 from lakemq.client.session import Session, State
 from lakemq.errors import (
     AckError,
@@ -29,11 +30,13 @@ from lakemq.errors import (
     from_status,
 )
 from lakemq.wire.consume import RETRY_PARTITION, FetchTopicMessage, FetchTopicMessageAck, TopicFetch, TopicPartitions
+from lakemq.wire.metadata import TopicType
 from lakemq.wire.own import GIVE_BACK, ExtendLease, SetFilter
 from lakemq.wire.session import AddConsumer
 
 COUNT_MAX = 32767  # what the request has room for
 _NOT_KNOWN = (UnsupportedCommandError, BadParameterError)  # how the two dialects say that they know no such command
+_NO_FILTER = "a filter is the group's, and a broadcast consumer reads for itself: leave out what it does not want"
 _NOTED_EVERY = 20  # failures in a row; a broker that is away need not fill the log
 
 
@@ -47,12 +50,16 @@ class ConsumerSettings:
     prefetch: int = 1
     auto_ack: bool = True
     filter: str | None = None  # what the subscription shall want from now on; None: as it is
+    # Whether each consumer gets every message, from a place of its own; None: as the topic's type says.
+    broadcast: bool | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= COUNT_MAX:
             raise BadParameterError(f"count is 1 to {COUNT_MAX}, not {self.count}")
         if self.prefetch < 0:
             raise BadParameterError(f"prefetch is 0 or more, not {self.prefetch}")
+        if self.broadcast and self.filter is not None:
+            raise BadParameterError(_NO_FILTER)
 
 
 def filter_text(tags: Tags | None, wanted: str | None) -> str | None:
@@ -93,6 +100,7 @@ class ConsumerCore:
         self._can_judge = True  # whether the broker knows SETTLE
         self._ack_timeout_ms = settings.ack_timeout_ms
         self._error: LakeMQError | None = None
+        self.reader: ReaderCore | None = None  # reads instead of being lent messages: broadcast
 
     def begin(self) -> None:
         """Start to fetch."""
@@ -100,6 +108,8 @@ class ConsumerCore:
 
     def take(self, count: int) -> list[Delivery]:
         """Messages to hand to the user, all of one lease; none if `ready` must be awaited. Raises what is final."""
+        if self.reader is not None:
+            return self.reader.take(count)
         while True:
             lease = self._current
             if lease is None or lease.is_lost or lease.is_used_up:
@@ -149,6 +159,8 @@ class ConsumerCore:
     def stop(self) -> None:
         """Fetch no more; who waits is told."""
         self.is_stopped = True
+        if self.reader is not None:
+            self.reader.stop()
         self._make_room()
         self._wake()
         self._upset.resolve(None)
@@ -336,14 +348,32 @@ class ConsumerCore:
                 yield from self._after_failure(error, failures)
                 continue
             failures = 0
+            if self._is_broadcast(route):
+                yield from self._read(route)
+                return
             self._upset = Promise()
-            policy = route.consumer_policy
-            self._ack_timeout_ms = self.settings.ack_timeout_ms or policy.ack_timeout_ms
-            known, self._fetching = self._fetching, dict(route.brokers)
-            for broker in route.brokers.values():
+            self._ack_timeout_ms = self.settings.ack_timeout_ms or route.consumer_policy.ack_timeout_ms
+            known, self._fetching = self._fetching, dict(route.receiving)
+            for broker in route.receiving.values():
                 if known.get(broker.id) != broker:
                     start(self._fetch(broker)).then(self._ended)
             yield core.within(self._upset, core.now_ms + core.config.metadata_ms)
+
+    def _is_broadcast(self, route: Route) -> bool:
+        wanted = self.settings.broadcast
+        return route.type == TopicType.BROADCAST if wanted is None else wanted
+
+    def _read(self, route: Route) -> Steps[None]:
+        """Every message, from what is sent from now on: nothing is lent, and there is nothing to ack."""
+        if self.settings.filter is not None:
+            raise BadParameterError(f"{self.topic} is a broadcast topic: {_NO_FILTER}")
+        reader = self.reader = ReaderCore(self._core, self.topic, self.app, "latest", None)
+        reader.begin()
+        while not reader.is_stopped:
+            yield reader.ready
+            self._wake()
+        self.is_stopped = True
+        self._wake()
 
     def _fetch(self, broker: Broker) -> Steps[None]:
         core, failures = self._core, 0

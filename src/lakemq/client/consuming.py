@@ -163,6 +163,9 @@ class Consumer(_Source):
     def _one_by_one(self, batch: list[Delivery]) -> Iterator[Delivery]:
         """Yield what was taken; if the loop ends early, the rest is not handed out and can be taken again."""
         core, auto_ack = self._core, self._core.settings.auto_ack
+        if core.reader is not None:
+            yield from self._read_one_by_one(core.reader, batch)
+            return
         core.unhand()
         lease = batch[0]._lease
         assert isinstance(lease, Lease)
@@ -184,6 +187,17 @@ class Consumer(_Source):
     def _has_room(self, batch: list[Delivery]) -> bool:
         """Whether more may be expanded beside these."""
         return open_bytes(batch) < self._core.open_bytes_max
+
+    def _read_one_by_one(self, reader: ReaderCore, batch: list[Delivery]) -> Iterator[Delivery]:
+        """The same where nothing is lent."""
+        at = 0
+        try:
+            for at, delivery in enumerate(batch, 1):  # noqa: B007 - wanted when the loop is left
+                yield delivery
+                if self._core.is_stopped:
+                    return
+        finally:
+            reader.give_back(batch[0].partition, batch[at:])
 
     def _settle_handed(self) -> None:
         self._pump.enter()

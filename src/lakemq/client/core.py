@@ -37,13 +37,14 @@ from lakemq.errors import (
 from lakemq.version import VERSION
 from lakemq.wire.commands import Command
 from lakemq.wire.metadata import FetchCluster
-from lakemq.wire.session import AddConnection, AddConsumer, AddProducer, RemoveConnection
+from lakemq.wire.session import AddConnection, AddConsumer, AddProducer, FetchHealth, FetchHealthAck, RemoveConnection
 
 SHARED = 0  # the owner of connections for all but consumers
 
 _NOBODY: set[int] = set()
 _UNTIL_TOLD_MS = 1 << 62
 _SHARES_MAX = 3  # so many brokers are asked within the time of one request, if those before them hang
+_HEALTHY = 100.0  # the points of a broker that is well
 
 # After these, what we know of the topic is wrong or out of date.
 SPOILING = (
@@ -74,6 +75,7 @@ class Core:
         self._backoffs: dict[Address, Backoff] = {}
         self._avoided: dict[Address, int] = {}  # brokers that are about to go, and until when others are preferred
         self._refreshes: dict[tuple[str, str], Promise[Route]] = {}
+        self._health_asked: dict[Address, int] = {}  # when each broker was last asked how well it is
         self._effects: list[Effect] = []
         self._owners = SHARED
         self._sequence = 0
@@ -328,9 +330,35 @@ class Core:
         )
         self._sessions[address, owner] = session
         session.ready.then(lambda ready: self._refused(session, ready))
+        session.ready.then(lambda ready: self._ready(session, ready))
         timeout_ms = max(min(config.connect_timeout_ms, deadline_ms - self.now_ms), 1)
         self._effects.append(Connect(session, timeout_ms))
         return session
+
+    def _ready(self, session: Session, ready: Promise[Session]) -> None:
+        if ready.error is None and session.owner == SHARED and len(self.router.addresses()) > 1:
+            self._ask_how_it_is(session)
+
+    def _ask_health(self, route: Route) -> None:
+        """Where there is a choice of brokers, ask those we are connected to how well they are: now and then."""
+        if len(route.brokers) < 2:
+            return
+        for broker in route.brokers.values():
+            session = self.ready_session(broker.address, SHARED)
+            if session is not None:
+                self._ask_how_it_is(session)
+
+    def _ask_how_it_is(self, session: Session) -> None:
+        address, asked_ms = session.address, self._health_asked.get(session.address)
+        if asked_ms is not None and self.now_ms - asked_ms < self.config.metadata_ms:
+            return
+        self._health_asked[address] = self.now_ms
+        asked = self.ask(session, FetchHealth(), self.now_ms + self.config.timeout_ms)
+        asked.then(lambda answer: self._is_well(address, answer))
+
+    def _is_well(self, address: Address, answer: Promise[Any]) -> None:
+        if answer.error is None and isinstance(answer.result(), FetchHealthAck):  # else it stays as it was known
+            self.router.weigh(address, min(max(answer.result().point / _HEALTHY, 0.0), 1.0))
 
     def _refused(self, session: Session, ready: Promise[Session]) -> None:
         """A broker that answers the greeting with an error keeps the socket; we do not."""
@@ -348,6 +376,9 @@ class Core:
             del self._sessions[session.address, session.owner]
         if session.state is not State.CLOSED and not self.is_closed and not isinstance(error, ClosedError):
             self._backoff(session.address).failed(self.now_ms)
+        if session.owner == SHARED:
+            self._health_asked.pop(session.address, None)
+            self.router.weigh(session.address, 1.0)
         if session.is_leaving:  # whoever comes next at that address speaks for itself
             self._avoided.pop(session.address, None)
         session.lost(error)
@@ -379,7 +410,9 @@ class Core:
                     continue
                 if found.code:
                     raise from_status(found.code, f"topic {topic}, app {app}")
-                return self.router.learn(found, ack, app, address, self.now_ms)
+                route = self.router.learn(found, ack, app, address, self.now_ms)
+                self._ask_health(route)
+                return route
             failure = TopicNotFoundError(topic)
         assert failure is not None, "there is always a place to ask"
         raise failure

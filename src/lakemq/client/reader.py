@@ -204,7 +204,9 @@ class ReaderCore:
         while not self.is_stopped:
             try:
                 route = yield from core.route(self.topic, self.app, core.now_ms + core.config.timeout_ms)
-                if not self._is_open or any(self._is_mine(p) and p not in self._next for p in route.leaders):
+                if not self._is_open or any(
+                    self._is_mine(p) and p not in self._next for p in route.readable if p in route.leaders
+                ):
                     yield from self._open(route)
                     self._wake()
             except LakeMQError as error:

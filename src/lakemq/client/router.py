@@ -9,7 +9,15 @@ from typing import NamedTuple
 
 from lakemq.client.address import Address
 from lakemq.policy import ConsumerPolicy, ProducerPolicy
-from lakemq.wire.metadata import NO_LEADER, ClusterBroker, ClusterTopic, FetchClusterAck, TopicType
+from lakemq.wire.metadata import (
+    NO_LEADER,
+    READ_ONLY_GROUP,
+    WRITE_ONLY_GROUP,
+    ClusterBroker,
+    ClusterTopic,
+    FetchClusterAck,
+    TopicType,
+)
 
 _HOSTS_ANY = ("", "0.0.0.0", "::")  # a broker that listens everywhere and was not told its name
 _WEIGHT_DEFAULT = 1
@@ -33,7 +41,8 @@ class Route:
     type: int = TopicType.NORMAL
     producer_policy: ProducerPolicy = field(default_factory=ProducerPolicy)
     consumer_policy: ConsumerPolicy = field(default_factory=ConsumerPolicy)
-    partitions: tuple[int, ...] = ()  # all of them, in order, with a leader or without
+    partitions: tuple[int, ...] = ()  # all that take messages, in order, with a leader or without
+    readable: tuple[int, ...] = ()  # all that hand them out: others while the topic grows or shrinks
     leaders: dict[int, Broker] = field(default_factory=dict)  # by partition; those without a leader are left out
     brokers: dict[int, Broker] = field(default_factory=dict)  # those that lead any, by id
     candidates: tuple[tuple[int, ...], tuple[float, ...]] = ((), ())  # to write to: partitions, and up to which chance
@@ -48,8 +57,18 @@ class Route:
         """Whether what is behind a message that failed waits for it."""
         return self.is_ordered or self.consumer_policy.is_sequential
 
+    @property
+    def receiving(self) -> dict[int, Broker]:
+        """The brokers to receive from: where the policy says so, those nearby, if there are any."""
+        near = {broker.id: broker for broker in self.brokers.values() if broker.is_nearby}
+        return near if near and self.consumer_policy.is_nearby else self.brokers
+
     def led_by(self, broker_id: int) -> tuple[int, ...]:
-        """The partitions of one broker."""
+        """The partitions of one broker that can be read."""
+        return tuple(p for p in self.readable if p in self.leaders and self.leaders[p].id == broker_id)
+
+    def writable_at(self, broker_id: int) -> tuple[int, ...]:
+        """The partitions of one broker that take messages."""
         return tuple(p for p in self.partitions if p in self.leaders and self.leaders[p].id == broker_id)
 
     def without(self, tried: set[int]) -> "Route":
@@ -69,6 +88,19 @@ class Router:
         self._routes: dict[tuple[str, str], Route] = {}
         self._spoiled: set[tuple[str, str]] = set()
         self._addresses: dict[Address, None] = {}
+        self._health: dict[Address, float] = {}  # from 0 to 1, of brokers that are not well
+
+    def weigh(self, address: Address, health: float) -> None:
+        """A broker said how well it is, from 0 to 1: so much of its share it is sent."""
+        if self._health.get(address, 1.0) == health:
+            return
+        self._health.pop(address, None)
+        if health < 1.0 and address in self._addresses:
+            self._health[address] = health
+        for key, route in self._routes.items():
+            if any(broker.address == address for broker in route.brokers.values()):
+                candidates = _candidates(route.partitions, route.leaders, route.producer_policy, self._health)
+                self._routes[key] = replace(route, candidates=candidates)
 
     def route(self, topic: str, app: str) -> Route | None:
         """What may be used now, even if it is old."""
@@ -100,7 +132,7 @@ class Router:
             if group.leader != NO_LEADER and group.leader in brokers
             for partition in group.partitions
         }
-        partitions = tuple(sorted(p for group in found.partition_groups for p in group.partitions))
+        partitions = _partitions(found, but=READ_ONLY_GROUP)
         producer_policy = found.producer_policy or ProducerPolicy()
         route = Route(
             topic=found.topic,
@@ -110,15 +142,21 @@ class Router:
             producer_policy=producer_policy,
             consumer_policy=found.consumer_policy or ConsumerPolicy(),
             partitions=partitions,
+            readable=_partitions(found, but=WRITE_ONLY_GROUP),
             leaders=leaders,
             brokers={broker.id: broker for broker in leaders.values()},
-            candidates=_candidates(partitions, leaders, producer_policy),
+            candidates=_candidates(partitions, leaders, producer_policy, self._health),
         )
         self._routes[found.topic, app] = route
         self._spoiled.discard((found.topic, app))
         for broker in brokers.values():
             self._addresses[broker.address] = None
         return route
+
+
+def _partitions(found: ClusterTopic, *, but: int) -> tuple[int, ...]:
+    """Those of all groups but the ones with that mark."""
+    return tuple(sorted(p for group in found.partition_groups if not group.id & but for p in group.partitions))
 
 
 def broker_of(broker: ClusterBroker, asked: Address) -> Broker:
@@ -128,20 +166,25 @@ def broker_of(broker: ClusterBroker, asked: Address) -> Broker:
 
 
 def _candidates(
-    partitions: tuple[int, ...], leaders: dict[int, Broker], policy: ProducerPolicy
+    partitions: tuple[int, ...], leaders: dict[int, Broker], policy: ProducerPolicy, health: dict[Address, float]
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """The partitions that may be written, each with its broker's weight shared among those it leads."""
+    """The partitions that may be written, each with its broker's weight shared among those it leads.
+
+    A broker that is not well gets less; one that is not well at all nothing, as long as there are others.
+    """
     led = [p for p in partitions if p in leaders]
     if policy.is_nearby and any(leaders[p].is_nearby for p in led):
         led = [p for p in led if leaders[p].is_nearby]
     weight_of = {int(broker): weight for broker, weight in policy.weights if broker.lstrip("-").isdigit()}
+    well = [health.get(leaders[p].address, 1.0) for p in led]
     if not weight_of:
-        return _cumulated(led, [1.0] * len(led))
+        return _cumulated(led, well if any(well) else [1.0] * len(led))
     shares = {broker: sum(leaders[p].id == broker for p in led) for broker in {leaders[p].id for p in led}}
     weights = [max(weight_of.get(leaders[p].id, _WEIGHT_DEFAULT), 0) / shares[leaders[p].id] for p in led]
     if not any(weights):  # all closed: better than nowhere
         weights = [1.0] * len(led)
-    return _cumulated(led, weights)
+    weighed = [weight * share for weight, share in zip(weights, well, strict=True)]
+    return _cumulated(led, weighed if any(weighed) else weights)
 
 
 def _cumulated(partitions: list[int], weights: list[float]) -> tuple[tuple[int, ...], tuple[float, ...]]:

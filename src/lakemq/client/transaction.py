@@ -213,7 +213,7 @@ class TransactionCore:
             if is_ordered or message.partition is not None:
                 text = f"partition {partition} of {self.topic} is at another broker than the transaction"
                 raise BadParameterError(f"{text}: send what belongs to it in a transaction of its own")
-            return hash_partition(message.key or "", route.led_by(self._broker.id))
+            return hash_partition(message.key or "", route.writable_at(self._broker.id))
         return partition
 
     def _flush(self, own_id: str, outcome: TransactOutcome = TransactOutcome.OPEN) -> Steps[None]:

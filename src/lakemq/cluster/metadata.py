@@ -34,6 +34,19 @@ class Topic:
     # Of an ordered topic, for each time it grew: where each partition ended then. What is behind it, and the new
     # partitions, are handed out once all before it is settled, for keys may have moved between partitions.
     growths: tuple[tuple[int, ...], ...] = ()
+    # RocketMQ's numbers of queues to write and to read: so many of the partitions, from the first; 0 is all of them.
+    write_partitions: int = 0
+    read_partitions: int = 0
+
+    @property
+    def writable_count(self) -> int:
+        """How many of its partitions take messages: those below this."""
+        return min(self.write_partitions or self.partition_count, self.partition_count)
+
+    @property
+    def readable_count(self) -> int:
+        """How many of its partitions hand out messages: those below this."""
+        return min(self.read_partitions or self.partition_count, self.partition_count)
 
     @property
     def partition_count(self) -> int:

@@ -19,6 +19,11 @@ from lakemq.wire.fields import (
     Struct,
 )
 
+# Marks in the id of a partition group towards our own clients: its partitions only hand out messages, or only take
+# them. To others each partition is in its group, or not there.
+READ_ONLY_GROUP = 1 << 30
+WRITE_ONLY_GROUP = 1 << 29
+GROUP_MARKS = READ_ONLY_GROUP | WRITE_ONLY_GROUP
 NO_LEADER = -1
 READABLE, WRITABLE = 1, 2
 READABLE_AND_WRITABLE = READABLE | WRITABLE

@@ -400,7 +400,7 @@ def _topic_routes(router: APIRouter, ask: _Asking) -> None:
         return {**found, "subscriptions": [_subscription(one) for one in found["subscriptions"]]}
 
     @router.put("/topics/{name}", response_model=models.Topic)
-    async def set_topic(name: PathName, change: models.TopicChange) -> Any:
+    async def set_topic(name: PathName, change: models.TopicSettings) -> Any:
         return await ask("set_topic", name=name, **change.given())
 
     @router.delete("/topics/{name}", response_model=models.Dropped)

@@ -31,6 +31,15 @@ class TopicChange(Taken):
     is_archived: bool | None = None
 
 
+class TopicSettings(TopicChange):
+    write_partitions: Annotated[int, Field(ge=0, le=32766)] | None = Field(
+        None, description="how many take messages, from the first; 0: all"
+    )
+    read_partitions: Annotated[int, Field(ge=0, le=32766)] | None = Field(
+        None, description="how many hand out messages, from the first; 0: all. Fewer only once the others are consumed"
+    )
+
+
 class NewTopic(TopicChange):
     name: Name
     type: Literal["normal", "broadcast", "ordered"] = "normal"
@@ -118,6 +127,8 @@ class Topic(BaseModel):
     name: str
     type: str
     partitions: int
+    write_partitions: int = Field(description="how many of them take messages, from the first")
+    read_partitions: int = Field(description="how many of them hand out messages, from the first")
     is_writable: bool
     is_readable: bool
     is_archived: bool
