@@ -94,6 +94,23 @@ def test_a_message_is_found_by_its_own_id_or_its_key(topics, tmp_path, orders):
         assert steps(topics, tmp_path, key=f"special {orders}", **span).messages == 0
 
 
+def test_a_send_that_was_refused_is_found_by_its_key_and_its_id(topics, tmp_path, orders):
+    """At the broker, then in the lake; it has no place, and says why."""
+    message = {"key": f"late {orders}", "uniq_id": f"{orders} late-1", "tags": ["red"], "headers": {"DELIVER_AT": "x"}}
+    with pytest.raises(lakemq.LakeMQError):
+        topics.mq.send(orders, b"x", **message)
+    deadline_s = time.monotonic() + 30
+    while not steps(topics, tmp_path, key=f"late {orders}").rows:
+        assert time.monotonic() < deadline_s, "the event did not come"
+    for is_archived in (False, True):
+        if is_archived:
+            archive(topics.url, tmp_path, orders)
+        for search in ({"key": f"late {orders}"}, {"message_id": f"{orders} late-1"}):
+            (row,) = steps(topics, tmp_path, **search).rows
+            assert (row["kind"], row["offset"], row["key"], row["tags"]) == ("refused", None, f"late {orders}", ["red"])
+            assert row["reason"].startswith("6:")
+
+
 def test_only_what_may_hold_it_is_read(topics, tmp_path, monkeypatch):
     """Of many files those whose statistics allow the place, of the events those of the topic."""
     topic, other = (topics.make(partitions=2, is_archived=True) for _ in range(2))

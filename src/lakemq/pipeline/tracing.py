@@ -5,6 +5,7 @@ statistics allow it. Other ids and keys are looked for in one column. Its events
 on which it was stored.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
@@ -26,17 +27,19 @@ from lakemq.pipeline.options import Server
 from lakemq.pipeline.planning import Range
 
 TIMELINE_DDL = (
-    "messageId string, topic string, partition int, offset bigint, at timestamp, kind string, group string, "
-    "client string, attempt int, elapsedMs bigint, sinceSentMs bigint, reason string"
+    "messageId string, topic string, partition int, offset bigint, key string, tags array<string>, at timestamp, "
+    "kind string, group string, client string, attempt int, elapsedMs bigint, sinceSentMs bigint, reason string"
 )
 # What has the same time is shown in the order in which it must have been.
 ORDER = ("refused", "sent", "stored", "delivered", "acked", "failed", "expired", "retry", "dead", "resent")
 
-_WANTED = ("topicId", "partition", "offset", "timestamp", "sendTime", "messageId", "key")
+_WANTED = ("topicId", "partition", "offset", "timestamp", "sendTime", "messageId", "key", "tags")
 _LIVE = pa.schema([schema.LIVE.field(name) for name in _WANTED if name != "topicId"])
 _EVENT = ("timestamp", "kind", "app", "client", "attempt", "elapsedMs", "reason")
 _RUN = ("topicId", "partition", "offset", "count")
 _CLOCKS_DIFFER = timedelta(days=1)
+_NAMED = re.compile(r"\[(key|tags|id)=([^\]]*)\]")  # how a refusal says what it was (broker/refusals.py)
+_TAG_ENDS = re.compile(r"[\s|]+")
 
 
 class Search(NamedTuple):
@@ -58,6 +61,8 @@ class Found(NamedTuple):
     stored_at: datetime
     sent_at: datetime | None
     id: str | None
+    key: str | None = None
+    tags: list[str] | None = None
 
 
 @dataclass
@@ -96,8 +101,12 @@ class _Tracing:
         messages = sorted(found.values(), key=lambda one: (one.stored_at, one.topic, one.partition, one.offset))
         shown = messages if limit is None else messages[:limit]
         events = self._events(shown)
-        rows = [row for one in shown for row in _timeline(one, events.get(_place(one), []))]
-        return Trace(rows, len(shown), len(messages) > len(shown), self._left_out)
+        told = [(one.stored_at, _timeline(one, events.get(_place(one), []))) for one in shown]
+        told += [(row["at"], [row]) for row in self._refused()]
+        told.sort(key=lambda one: one[0])
+        is_more = len(messages) > len(shown) or (limit is not None and len(told) > limit)
+        rows = [row for _, some in told[:limit] for row in some]
+        return Trace(rows, min(len(told), limit or len(told)), is_more, self._left_out)
 
     # --- messages ------------------------------------------------------------------------------------------------
 
@@ -212,6 +221,39 @@ class _Tracing:
                         if any(pc.any(_run_mask(some, key, at)).as_py() for key, at in by_partition.items()):
                             yield opened.read_row_group(group, columns=[*_RUN, *_EVENT])
 
+    def _refused(self) -> list[dict[str, Any]]:
+        """Sends that the broker did not take: they have no place, and all that is known of them is in the reason."""
+        if _place_of(self._search.message_id, self._topics) is not None:
+            return []
+        found = []
+        for rows in (*self._archived_refusals(), *self._live_events()):
+            for event in rows.filter(pc.equal(rows["kind"], "refused")).to_pylist():
+                row = _refusal(event)
+                if self._is_wanted(row):
+                    found.append(row)
+        return found
+
+    def _archived_refusals(self) -> Iterator[pa.Table]:
+        view = self._view(EVENTS)
+        for file in self._files(EVENTS) if view is not None else ():
+            assert view is not None
+            with view.place.filesystem.open_input_file(file.path) as source, pq.ParquetFile(source) as opened:
+                for group in range(opened.metadata.num_row_groups):
+                    kinds = opened.read_row_group(group, columns=["kind"])
+                    if pc.any(pc.equal(kinds["kind"], "refused")).as_py():
+                        rows = opened.read_row_group(group, columns=[*_RUN, *_EVENT])
+                        yield rows.append_column("topic", pa.array([file.topic] * rows.num_rows, pa.string()))
+
+    def _is_wanted(self, row: dict[str, Any]) -> bool:
+        search = self._search
+        return (
+            (search.message_id is None or row["messageId"] == search.message_id)
+            and (search.key is None or row["key"] == search.key)
+            and (search.start is None or row["at"] >= search.start)
+            and (search.end is None or row["at"] < search.end)
+            and row["topic"] in self._topics
+        )
+
     def _live_events(self) -> Iterator[pa.Table]:
         """What the lake does not have yet."""
         events = self._topics.get(EVENTS_TOPIC)
@@ -285,7 +327,8 @@ def _runs_of(rows: pa.Table, key: tuple[int, int], offsets: list[int]) -> list[d
 
 
 def _found(topic: str, topic_id: int, row: dict[str, Any]) -> Found:
-    return Found(topic, topic_id, row["partition"], row["offset"], row["timestamp"], row["sendTime"], row["messageId"])
+    place = topic, topic_id, row["partition"], row["offset"]
+    return Found(*place, row["timestamp"], row["sendTime"], row["messageId"], row["key"], row["tags"])
 
 
 def _place(one: Found) -> tuple[int, int, int]:
@@ -316,7 +359,26 @@ def _timeline(one: Found, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _row(one: Found, at: datetime | None, kind: str, **more: Any) -> dict[str, Any]:
     told = {"group": None, "client": None, "attempt": None, "elapsedMs": None, "reason": None, **more}
     place = {"messageId": one.id, "topic": one.topic, "partition": one.partition, "offset": one.offset}
-    return {**place, "at": at, "kind": kind, **told, "sinceSentMs": _between_ms(one.sent_at, at)}
+    return {
+        **place,
+        "key": one.key,
+        "tags": one.tags or [],
+        "at": at,
+        "kind": kind,
+        **told,
+        "sinceSentMs": _between_ms(one.sent_at, at),
+    }
+
+
+def _refusal(event: dict[str, Any]) -> dict[str, Any]:
+    """A send that was refused, as the only row of its timeline."""
+    named = dict(_NAMED.findall(event["reason"] or ""))
+    sent_at = event["timestamp"] - timedelta(milliseconds=event["elapsedMs"] or 0)
+    place = event["topic"], event["topicId"], event["partition"], -1
+    tags = [tag for tag in _TAG_ENDS.split(named.get("tags", "")) if tag]
+    one = Found(*place, event["timestamp"], sent_at, named.get("id"), named.get("key"), tags)
+    told = {name: event[name] for name in ("client", "elapsedMs", "reason")}
+    return {**_row(one, event["timestamp"], "refused", group=event["app"], **told), "offset": None}
 
 
 def _order(row: dict[str, Any]) -> tuple[Any, ...]:
