@@ -5,6 +5,7 @@ import errno
 import pytest
 
 from broker.fix_broker import make_broker
+from lakemq.storage.journal import SyncTicket
 from lakemq.wire.metadata import FetchCluster
 
 SHORT = 3
@@ -24,6 +25,19 @@ def test_F26_a_sync_that_could_not_be_begun_is_begun_again(code):
     assert peer.received(request).body.topics[0].code == 0
     assert sum("could not be begun" in text for _, text in life.engine.notes) == 1, "said once"
     life.lose_power()
+    assert life.stored() == [b"waits"]
+
+
+def test_F26_while_no_sync_can_be_begun_a_broker_in_a_program_comes_to_rest(monkeypatch):
+    """Its caller would otherwise try again and again without time passing."""
+    life = make_broker(partitions=1)
+    peer = life.peer()
+    peer.send(peer.produce_command(b"waits"))
+    monkeypatch.setattr(SyncTicket, "run", lambda _: (_ for _ in ()).throw(OSError(errno.EMFILE, "planned")))
+    life.settle()
+    life.pass_ms(20)
+    monkeypatch.undo()
+    life.pass_ms(20)
     assert life.stored() == [b"waits"]
 
 

@@ -20,6 +20,7 @@ from lakemq.storage.journal import SyncTicket
 from lakemq.storage.partition_group import PartitionGroup
 
 _LAZY_SYNC_BYTES = 16 << 20
+_SYNC_AGAIN_MS = 20
 _LOOK_FOR_ROOM_MS = 1000
 _SYNC_PATIENCE_MS = 100  # before that no deadline of those who wait is looked at
 
@@ -56,6 +57,7 @@ class Writing:
         self._sync_began_ms = 0
         self._full_since_ms: int | None = None
         self._looked_ms = 0
+        self._not_before_ms = 0  # no sync is begun
         self._is_short_of_files = False  # or of threads: no sync can be begun
         # So much is put off by nothing.
         self._sync_bytes = min(_LAZY_SYNC_BYTES, config.limits.unsynced_bytes_high // 2)
@@ -96,7 +98,7 @@ class Writing:
 
     def ask_for_sync(self, now: Now) -> None:
         """If there is something to sync, and somebody who waits for it or enough of it."""
-        if self.sync is not None or self._may_sync_later(now):
+        if self.sync is not None or now.monotonic_ms < self._not_before_ms or self._may_sync_later(now):
             return
         # A policy that puts syncs off must not do so until there is no room for what comes next.
         if self._group.journal.unsynced_bytes >= self._sync_bytes or self._group.wants_sync(now.wall_ms):
@@ -128,7 +130,8 @@ class Writing:
         self._metrics.synced_messages += waited - self._group.unsynced_messages
         if event.error is not None and self._group.journal.failure is None:
             self._complain_of_shortage(event.error, now)
-            return  # at the next tick; who cannot wait for that is told so
+            self._not_before_ms = now.monotonic_ms + _SYNC_AGAIN_MS
+            return  # in a moment; who cannot wait for that is told so
         if event.error is not None:
             self.fail(f"a sync failed: {event.error}", now)
             return

@@ -4,9 +4,11 @@ Clients are served first; the operators' side, which loads more slowly, follows 
 ready file says where, and a terminal shows the banner.
 """
 
+import contextlib
 import json
 import logging
 import os
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,7 @@ from lakemq.config import BUILT_IN, Settings
 from lakemq.memory import keep_freed_memory
 from lakemq.operate import Operated
 from lakemq.operate_workers import OperatedWorkers, OtherWorker
-from lakemq.serve import ServeConfig, Service
+from lakemq.serve import ServeConfig, Service, note_hangup
 from lakemq.storage import files
 from lakemq.storage.directory import ForeignDirectoryError
 from lakemq.storage.disk import DirectoryLockedError
@@ -50,6 +52,8 @@ class Serving:
         log.configure(self._settings.log.format, self._settings.log.level, broker=self._broker_id)
         if self._ready_file is not None:
             self._ready_file.unlink(missing_ok=True)  # of a run before, which says nothing about this one
+        with contextlib.suppress(ValueError):  # not the main thread: then signals are not ours
+            signal.signal(signal.SIGHUP, note_hangup)  # also while it recovers
         _raise_file_limit()
         keep_freed_memory()
         _open(self._service)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lakemq.world.admin_app import Operated
 
 _LOG = logging.getLogger("lakemq.admin")
-_BACKLOG = 128
+_BACKLOG = 1024  # they wait in the kernel, which takes no files of ours
 _ACCEPTS_MAX = 8  # at once: far fewer than push out who has just asked
 CONNECTIONS_MAX = 32  # for one more an idle one goes
 HEALTH_CONNECTIONS_MAX = 8  # beyond that while all are being answered: to be asked for health
