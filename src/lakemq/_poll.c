@@ -53,6 +53,7 @@ typedef struct {
     /* Of the system calls under way. */
     ssize_t got, sent;
     int receive_errno, send_errno;
+    unsigned int broken_word; /* the first four bytes of what is no frame, if a stream has come out of step */
 } Link;
 
 struct Poller {
@@ -171,6 +172,7 @@ static int take_in(Link *link, int64_t now_ms, PyObject *arrivals, PyObject **ha
     }
     if (!is_sound) {
         link->is_done = 1;
+        link->broken_word = get32(link->base + stop); /* fewer than four bytes are always sound */
         let_chunk_go(link); /* keep nothing of a stream that is out of step */
         return tell(happened, link, BROKEN);
     }
@@ -418,6 +420,7 @@ static PyMemberDef link_members[] = {
     {"frame_began_ms", T_LONGLONG, offsetof(Link, frame_began_ms), 0, "When an unfinished frame began; 0: there is none."},
     {"is_full", T_BOOL, offsetof(Link, is_full), READONLY, "Whether the peer does not read what it is sent."},
     {"is_done", T_BOOL, offsetof(Link, is_done), 0, "Whether what still arrives is not looked at."},
+    {"broken_word", T_UINT, offsetof(Link, broken_word), READONLY, "The first four bytes of what is no frame."},
     {"tells_empty", T_BOOL, offsetof(Link, tells_empty), 0, "Whether to say EMPTY once all is sent."},
     {NULL, 0, 0, 0, NULL},
 };

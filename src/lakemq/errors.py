@@ -107,6 +107,13 @@ class BadFrameError(LakeMQError):
     fix = "Connect again; if it comes back, check that both sides speak jmq4 on this port."
 
 
+class HttpSpokenError(BadFrameError):
+    """A web browser, a health check or the operators' command line has the two ports mixed up."""
+
+    cause = "What came is HTTP, and this is the port for clients, which speaks jmq4."
+    fix = "Use the port for operators, 50090 unless it was set otherwise; the broker's banner has it."
+
+
 # The request.
 
 

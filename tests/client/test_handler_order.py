@@ -182,10 +182,11 @@ def run_until(mq, is_over):
     thread.join(10)
 
 
+@pytest.mark.parametrize("policy", [{}, {"is_concurrent": True, "concurrent_prefetch_size": 4}], ids=["one", "windows"])
 @pytest.mark.parametrize("concurrency", [1, 4])
-def test_in_an_ordered_topic_nothing_of_a_key_overtakes_one_that_failed(concurrency):
+def test_in_an_ordered_topic_nothing_of_a_key_overtakes_one_that_failed(concurrency, policy):
     keys = ["a", "b", "a", "a", "b", "a"]
-    with ordered_broker() as broker, broker.connect(app="shop") as mq:
+    with ordered_broker(**policy) as broker, broker.connect(app="shop") as mq:
         for nth, key in enumerate(keys):
             mq.send("orders", b"%d" % nth, key=key)
         failed, calls, lock = [], [], threading.Lock()

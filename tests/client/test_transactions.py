@@ -382,6 +382,32 @@ def test_asyncio(broker, own_id):
     assert stored(broker) == [b"five", b"one", b"three", b"two"]
 
 
+def test_a_plain_check_does_not_hold_up_the_loop(broker):
+    threads, loop_went_on = [], threading.Event()
+
+    def check(own_id):
+        threads.append(threading.current_thread())
+        assert loop_went_on.wait(10)  # set on the loop
+        return "commit"
+
+    async def main():
+        async with broker.aio_connect(app="shop") as mq:
+            undecided = mq.transaction("orders", id="plain", timeout="1s")
+            await undecided.send(b"one")
+            broker.advance("2s")
+            mq.on_transaction_check("orders", check, every="50ms")
+            async with asyncio.timeout(20):
+                while not threads:
+                    await asyncio.sleep(0.01)
+                loop_went_on.set()
+                while open_count(broker):
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+    assert threads[0] is not threading.main_thread()
+    assert stored(broker) == [b"one"]
+
+
 # --- two phases -------------------------------------------------------------------------------------------------------
 
 

@@ -241,13 +241,13 @@ def test_a_strict_broker_refuses_who_has_no_token(speaker, strict_broker):
 @pytest.mark.parametrize(
     "data",
     [
-        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.6\r\n",
         struct.pack(">iIBBib", 4000, 0xCAFEBEBF, 2, 2, 1, 1) + bytes(8),
         struct.pack(">iIBBibq", 23, 0xCAFEBEBE, 2, 2, 1, 125, 0),
         struct.pack(">iIBBibq", 22, 0xCAFEBEBE, 2, 2, 1, 7, 0),
         struct.pack(">iIBBibq", -1, 0xCAFEBEBE, 2, 2, 1, 7, 0),
     ],
-    ids=["http", "wrong-magic", "unknown-type", "too-short", "negative-length"],
+    ids=["ssh", "wrong-magic", "unknown-type", "too-short", "negative-length"],
 )
 def test_what_begins_as_no_frame_ends_without_an_answer(data, open_connection):
     client = open_connection(DOCUMENTED)

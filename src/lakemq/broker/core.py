@@ -53,6 +53,7 @@ from lakemq.broker.waiters import Waiters
 from lakemq.broker.writing import Writing
 from lakemq.delivery.guarded_clock import GuardedClock
 from lakemq.errors import (
+    HttpSpokenError,
     LakeMQError,
 )
 from lakemq.storage.journal import SyncTicket
@@ -311,9 +312,8 @@ class Broker:
         self.metrics.capped["bad_frames"] += 1
         connection = self.sessions.get(event.connection)
         if connection is not None:
-            if (
-                not connection.has_spoken and not connection.is_closing
-            ):  # nothing before it was a frame: not our protocol
+            is_first = not connection.has_spoken and not connection.is_closing
+            if is_first and isinstance(event.error, HttpSpokenError):
                 connection.port.send([_WRONG_PORT])
             self.receiving.close(connection)
 

@@ -28,7 +28,7 @@ from lakemq.client.consumer import ConsumerCore, ConsumerSettings, filter_text
 from lakemq.client.core import Core
 from lakemq.client.duration import Duration, duration_ms
 from lakemq.client.errors import BrokerUnreachableError, BufferFullError, ClosedError, SendTimeoutError
-from lakemq.client.handlers import SHUTDOWN, Function, Handler, make_handler
+from lakemq.client.handlers import SHUTDOWN, Function, Handler, is_async, make_handler
 from lakemq.client.lanes import NOTHING_ELSE, Lanes
 from lakemq.client.offsets import Move, PartitionLag, Start
 from lakemq.client.outbox import Outbox
@@ -303,7 +303,10 @@ class AsyncClient:
             async def call() -> None:
                 decision: Decision | None = None
                 try:
-                    found = function(own_id)
+                    if is_async(function):
+                        found = function(own_id)
+                    else:  # it asks a database, perhaps, which must not hold up the loop
+                        found = await self._loop.run_in_executor(None, function, own_id)
                     decision = check_decision(await found if isinstance(found, Awaitable) else found)
                 except Exception as error:  # whatever the user's function raises means: ask again later
                     self._core.note("error", f"the check of transaction {own_id!r} failed: {error!r}")

@@ -9,7 +9,7 @@ import inspect
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from queue import Empty
 from typing import Any
 
@@ -38,8 +38,9 @@ def loop_signals(told: Callable[[int], None]) -> Iterator[None]:
             # asyncio.run has put a handler of its own there, which would cancel the task.
             is_runners = isinstance(getattr(getattr(handler, "func", None), "__self__", None), asyncio.Runner)
             if is_runners or handler is signal.SIG_DFL or handler is signal.default_int_handler:
-                loop.add_signal_handler(number, told, number)
-                before[number] = handler
+                with suppress(NotImplementedError):  # not every system's loop can
+                    loop.add_signal_handler(number, told, number)
+                    before[number] = handler
         yield
     finally:
         for number, handler in before.items():

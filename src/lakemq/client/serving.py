@@ -57,7 +57,7 @@ def serve(client: Consumers, handlers: Sequence[Handler], stop: StopSign, shutdo
             stop.wait()
         finally:  # also if a signal handler of the user's raises
             stop.set()
-            stop.pause(0)
+            stop.wait()  # which wakes those who pause
             for feed in feeds:
                 feed.wind_up()
             while any(feed.is_alive for feed in feeds):

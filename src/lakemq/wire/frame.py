@@ -7,7 +7,7 @@ arrived, not the length a peer claims.
 
 import struct
 
-from lakemq.errors import BadFrameError
+from lakemq.errors import BadFrameError, HttpSpokenError
 from lakemq.wire.buffer import Buffer
 from lakemq.wire.header import MAGIC, REQUEST_HEADER_BYTES
 
@@ -25,6 +25,7 @@ except ImportError:  # no compiler when it was installed
 _new_chunk = _hot.new_chunk if _hot is not None else bytearray
 _LENGTH = struct.Struct(">i")
 _LENGTH_MAGIC = struct.Struct(">iI")
+_HTTP_METHODS = {name[:4] for name in (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELETE", b"OPTIONS", b"PATCH", b"CONNECT")}
 
 
 class FrameDecoder:
@@ -118,7 +119,8 @@ class FrameDecoder:
         length: int = _LENGTH.unpack_from(self._chunk, self._start)[0]
         if not REQUEST_HEADER_BYTES <= length <= self._frame_bytes_max:
             self._break()
-            raise BadFrameError(f"length {length} is not within {REQUEST_HEADER_BYTES} and {self._frame_bytes_max}")
+            why = f"length {length} is not within {REQUEST_HEADER_BYTES} and {self._frame_bytes_max}"
+            raise out_of_step(length & 0xFFFFFFFF, why)
         if self._end - self._start >= 8:
             _, magic = _LENGTH_MAGIC.unpack_from(self._chunk, self._start)
             if magic != MAGIC:
@@ -139,6 +141,11 @@ class FrameDecoder:
         chunk = memoryview(_new_chunk(size))
         chunk[: len(held)] = held
         self._chunk, self._start, self._end = chunk, 0, len(held)
+
+
+def out_of_step(word: int, why: str) -> BadFrameError:
+    """What to say of a stream whose next four bytes are these, and no length of a frame."""
+    return HttpSpokenError(why) if word.to_bytes(4) in _HTTP_METHODS else BadFrameError(why)
 
 
 def whole_frames_python(data: Buffer, start: int, end: int, frame_bytes_max: int) -> tuple[int, bool]:

@@ -15,7 +15,7 @@ from time import perf_counter_ns
 from typing import Any, Protocol
 
 from lakemq import _poll
-from lakemq.errors import BadFrameError
+from lakemq.wire.frame import out_of_step
 from lakemq.world.server import LINGER_SECONDS, Acceptor, host_of, peer_facts
 
 _LOG = logging.getLogger("lakemq.broker")
@@ -79,7 +79,7 @@ class PolledPort(_poll.Link):
             self._acceptor.drained(self)
         elif what == _poll.BROKEN:
             self.is_done = False  # what the core has to say of it still leaves
-            self._acceptor.broken(self, BadFrameError("what follows is no frame"))
+            self._acceptor.broken(self, out_of_step(self.broken_word, "what follows is no frame"))
             self.is_done = True
         elif what == _poll.ENDED:
             self._is_goodbye = False
