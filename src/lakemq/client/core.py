@@ -25,6 +25,7 @@ from lakemq.client.timers import Timers
 from lakemq.errors import (
     AuthenticationError,
     BadFrameError,
+    InitializationError,
     LakeMQError,
     NoPermissionError,
     NotLeaderError,
@@ -212,7 +213,7 @@ class Core:
         for address in self._places():
             try:
                 return (yield from self.connected(address, SHARED, deadline_ms))
-            except (BrokerUnreachableError, ConnectionLostError, RequestTimeoutError) as error:
+            except (BrokerUnreachableError, ConnectionLostError, RequestTimeoutError, InitializationError) as error:
                 failure = error
         raise failure
 
