@@ -1,10 +1,12 @@
 """A broker that is about to go says so: others are preferred, nobody sees an error, and it is used again after that."""
 
+from random import Random
+
 import pytest
 
 from client.fake_broker import DOCUMENTED, FakeCluster
 from client.fix_client import fake_async_client, fake_client, run_virtual
-from lakemq.errors import ServiceUnavailableError
+from lakemq.errors import InitializationError, ServiceUnavailableError
 from lakemq.wire.commands import decode_request, encode_notice
 from lakemq.wire.produce import ProduceMessage
 from lakemq.wire.session import AddConnection, FetchHealth, Heartbeat
@@ -198,3 +200,15 @@ def test_with_one_broker_nobody_asks_how_it_is():
         cluster.clock.now_ms += 100_000
         mq.send("orders", b"y")
     assert cluster.count(FetchHealth) == 0
+
+
+def test_a_broker_that_does_not_know_its_apps_yet_is_passed_over():
+    class Starting(FakeCluster):
+        def _add_connection(self, connection, command):
+            if connection.broker == 1:
+                raise InitializationError("the broker has not got the topics and apps from the first worker yet")
+            return super()._add_connection(connection, command)
+
+    for seed in range(6):  # whichever broker is asked first
+        with fake_client(Starting(brokers=2), chance=Random(seed).random) as mq:
+            mq.reach()

@@ -25,6 +25,7 @@ from lakemq.client.timers import Timers
 from lakemq.errors import (
     AuthenticationError,
     BadFrameError,
+    InitializationError,
     LakeMQError,
     NoPermissionError,
     NotLeaderError,
@@ -221,7 +222,7 @@ class Core:
             for address, place_until_ms in self._places_until(self.now_ms + self.config.timeout_ms):
                 try:
                     return (yield from self.connected(address, SHARED, place_until_ms))
-                except (BrokerUnreachableError, ConnectionLostError, RequestTimeoutError) as error:
+                except (BrokerUnreachableError, ConnectionLostError, RequestTimeoutError, InitializationError) as error:
                     failure = error
             failures += 1
             if self.now_ms >= until_ms or not failure.retriable:
