@@ -104,7 +104,17 @@ def test_an_error_that_ends_the_consumer_is_told_though_nobody_waits_for_message
             mq.run()
 
 
-def test_signals_are_handled_in_the_main_thread_and_given_back():
+@pytest.fixture
+def usual_signals():
+    """As a program at a terminal has them: what runs in the background may have been started with Ctrl-C ignored."""
+    usual = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_signals_are_handled_in_the_main_thread_and_given_back(usual_signals):
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     sign = StopSign()
     with signals(sign):
@@ -130,6 +140,13 @@ def test_a_program_that_handles_a_signal_itself_goes_on_to_do_so():
         assert not sign.is_set
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_a_signal_that_is_ignored_stays_so(usual_signals):
+    """As of a program that was started in the background by a shell."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with signals(StopSign()):
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def test_another_thread_leaves_signals_alone():

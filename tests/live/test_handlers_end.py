@@ -99,9 +99,12 @@ def mq(url):
 
 @pytest.fixture
 def program(tmp_path, url, topic):
+    # Whoever runs the tests in the background may ignore Ctrl-C, which a process hands on to those it starts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     one = Program(tmp_path, url, topic)
     yield one
     one.clean_up()
+    signal.signal(signal.SIGINT, before)
 
 
 def others_get(mq, topic):
