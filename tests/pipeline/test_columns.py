@@ -1,5 +1,6 @@
 """Stored messages as columns: what comes out is what a consumer would be given, message by message."""
 
+from base64 import b64decode
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -12,10 +13,10 @@ import lakemq.pipeline.columns as columns
 from lakemq.attributes import encode_attributes
 from lakemq.compression import Compression
 from lakemq.envelope import pack, unpack_all
-from lakemq.errors import SerializationError
+from lakemq.errors import BadParameterError, SerializationError
 from lakemq.message import BatchItem, BatchMessage, Message
 from lakemq.pipeline import schema
-from lakemq.pipeline.arrow import DAMAGED, Columns
+from lakemq.pipeline.arrow import DAMAGED, DAMAGED_BODY, Columns, check_opened
 from lakemq.pipeline.columns import BODIES, IDS, REST, Block
 from lakemq.record import FIXED_BYTES
 
@@ -133,7 +134,15 @@ def test_a_body_that_cannot_be_opened_is_marked_and_the_others_are_not_lost():
     rows = rows_of(good + bytes(bad) + pack_at(Message(body=b"after"), 102))
     assert [row["value"] for row in rows][::2] == [b"good", b"after"]
     assert DAMAGED in dict(rows[1]["headers"])
-    assert rows[1]["value"].startswith(b"junk")  # as it was carried: nothing is thrown away
+    assert rows[1]["value"] is None, "what cannot be opened is no value"
+    assert b64decode(dict(rows[1]["headers"])[DAMAGED_BODY]).startswith(b"junk"), "and nothing is thrown away"
+
+
+def test_what_could_not_be_opened_is_not_sent_on():
+    """Without a value it would become a tombstone."""
+    check_opened({"h": "v"}, "a row")
+    with pytest.raises(BadParameterError, match="LAKEMQ_DAMAGED"):
+        check_opened({DAMAGED: "…", DAMAGED_BODY: "anVuaw=="}, "a row")
 
 
 @pytest.mark.usefixtures("form")
@@ -143,7 +152,8 @@ def test_a_batch_that_cannot_be_opened_keeps_its_offsets():
     data[FIXED_BYTES + 6 : FIXED_BYTES + 10] = b"\x7f\xff\xff\xff"  # the first item says it is very long
     rows = rows_of(bytes(data) + pack_at(Message(body=b"after"), 104))
     assert [row["offset"] for row in rows] == [100, 101, 102, 103, 104]
-    assert [row["value"] for row in rows[1:4]] == [b""] * 3
+    assert [row["value"] for row in rows[:4]] == [None] * 4
+    assert [len(b64decode(dict(row["headers"])[DAMAGED_BODY])) > 0 for row in rows[:4]] == [True] + [False] * 3
     assert all(DAMAGED in dict(row["headers"]) for row in rows[:4])
     assert rows[4]["value"] == b"after"
 

@@ -4,9 +4,9 @@ What repeats is made once: attributes are read once for each different text of a
 in which all rows are alike are kept for the next blocks.
 """
 
-from collections.abc import Callable, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +14,12 @@ import pyarrow.compute as pc
 
 from lakemq.attributes import TAGS as TAGS_NAME
 from lakemq.attributes import TOMBSTONE, UNIQ_ID, decode_attributes
-from lakemq.errors import LakeMQError
+from lakemq.errors import BadParameterError, LakeMQError
 from lakemq.pipeline import schema
 from lakemq.pipeline.columns import BODIES, IDS, REST, Opened, Rows, Sums, Sweep, crcs, gather, sweep
 
 DAMAGED = "LAKEMQ_DAMAGED"  # a header of messages that could not be opened
+DAMAGED_BODY = "LAKEMQ_BODY"  # and another: the body as it was carried, in base64
 _ATTEMPT = "LAKEMQ_ATTEMPT"
 _OURS = "LAKEMQ_"
 _TAG_SEPARATOR = ","
@@ -66,6 +67,9 @@ class Columns:
     def value(self) -> pa.Array:
         found = self._sweep(BODIES)
         values = self._texts(pa.binary(), "body_ends", "body", found.sums.body)
+        if self._sums.damaged:  # what could not be opened is no value: it is among the headers
+            is_damaged = pa.array(self._rows["is_damaged"] != 0)
+            values = pc.if_else(is_damaged, pa.scalar(None, pa.binary()), values)
         if not self._may_have_tombstones:
             return values
         is_none = self._attributes.tombstones()
@@ -168,7 +172,12 @@ class Columns:
     def _attributes(self) -> "_Attributes":
         if not self._sums.attributes and not self._sums.damaged:
             return _Attributes(len(self), None, None)
-        return _Attributes(len(self), self._part("attributes", pa.binary()), self._rows["is_damaged"] != 0)
+        rows, view = self._rows, memoryview(self._arena)
+        damaged = {
+            row: bytes(view[int(rows["body_at"][row]) :][: int(rows["body_bytes"][row])])
+            for row in np.flatnonzero(rows["is_damaged"]).tolist()
+        }
+        return _Attributes(len(self), self._part("attributes", pa.binary()), damaged)
 
     @cached_property
     def _carriers(self) -> "_Attributes":
@@ -190,19 +199,21 @@ class Columns:
 class _Attributes:
     """The attributes of many messages: each different text is read once. `texts` is None where there are none."""
 
-    def __init__(self, count: int, texts: pa.Array | None, is_damaged: Any) -> None:
+    def __init__(self, count: int, texts: pa.Array | None, damaged: dict[int, bytes] | None) -> None:
         self._count = count
-        self._has_damage = is_damaged is not None and bool(is_damaged.any())
         self.has_any = texts is not None
         if texts is None:
             return
         encoded = texts.dictionary_encode()
         self._places = encoded.indices
         self._read = [_read(text) for text in encoded.dictionary.to_pylist()]
-        if self._has_damage:  # the same texts once more, with the mark
-            marked = pc.add(self._places, len(self._read))
-            self._places = pc.if_else(pa.array(is_damaged), marked, self._places)
-            self._read += [{**entries, DAMAGED: "the body could not be opened"} for entries in self._read]
+        if damaged:
+            places = self._places.to_numpy().copy()
+            for row, body in damaged.items():
+                entries = {DAMAGED: "the body could not be opened", DAMAGED_BODY: b64encode(body).decode()}
+                self._read.append({**self._read[places[row]], **entries})
+                places[row] = len(self._read) - 1
+            self._places = pa.array(places)
 
     def headers(self) -> pa.Array:
         if not self.has_any:
@@ -241,8 +252,17 @@ def _read(text: bytes) -> dict[str, str]:
         return {DAMAGED: f"attributes: {error}"}
 
 
+def check_opened(headers: Mapping[str, str], where: str) -> None:
+    """BadParameterError for a message whose body could not be opened: sent on, it would have no value."""
+    if DAMAGED_BODY in headers:
+        raise BadParameterError(
+            f"{where}: the body could not be opened when it was read, so there is no value to send; "
+            f"leave such rows out: WHERE headers['{DAMAGED}'] IS NULL"
+        )
+
+
 def _is_header(name: str) -> bool:
-    return name == DAMAGED or (name not in (TAGS_NAME, UNIQ_ID) and not name.startswith(_OURS))
+    return name in (DAMAGED, DAMAGED_BODY) or (name not in (TAGS_NAME, UNIQ_ID) and not name.startswith(_OURS))
 
 
 def _number_of(text: str) -> int:

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from lakemq.client.blocking import Client
 from lakemq.client.outgoing import Message
+from lakemq.pipeline.arrow import check_opened
 from lakemq.pipeline.door import door
 from lakemq.pipeline.errors import OptionError
 from lakemq.pipeline.options import Server
@@ -114,6 +115,7 @@ def _send_chunk(
 
 def _message(row: Row, id: str) -> Message:
     headers = dict(row["headers"] or {})
+    check_opened(headers, f"{row['topic']}/{row['partition']}/{row['offset']}")
     headers.update(
         {
             REPLAY_ID: id,

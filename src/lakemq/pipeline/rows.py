@@ -7,6 +7,7 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType, TimestampType
 
 from lakemq.client.outgoing import Message
+from lakemq.pipeline.arrow import check_opened
 from lakemq.pipeline.errors import OptionError
 
 _WANTED: dict[str, str] = {
@@ -63,6 +64,8 @@ def messages_of(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[str, Messag
         strict=True,
     )
     for value, to, key, partition, headers, tags, priority, uniq_id, deliver_at in rows:
+        if headers:
+            check_opened(dict(headers), f"a row for {to or topic}")
         yield (
             to or topic,
             Message(
