@@ -58,6 +58,7 @@ def run_sql(chosen: Chosen, statement: str | None, file: str | None, lake: str, 
     text = statement or (_read(file) if file else "")
     check_spark()
     _check_views(server, text)
+    _tell_left_out(_unreadable(server), server.app)
     from lakemq.pipeline.views import register_views
 
     with spark_of(master, "lakemq sql") as spark:
@@ -255,6 +256,12 @@ def _trace_span(server: "Server", lake: str, master: str, limit: int, *search: A
         ids = [row["messageId"] for row in frame.select("messageId").distinct().limit(limit + 1).collect()]
         rows = frame.where(frame["messageId"].isin(ids[:limit])).collect() if ids else []
     return rows, len(ids) > limit, views.left_out
+
+
+def _unreadable(server: "Server") -> list[str]:
+    from lakemq.pipeline.archive_plan import cluster_of, seen_topics
+
+    return sorted(one.name for one in seen_topics(cluster_of(server)) if not one.is_readable)
 
 
 def _tell_left_out(topics: list[str], app: str) -> None:
