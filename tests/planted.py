@@ -870,7 +870,7 @@ def partition_lent_twice(patch: Patch) -> None:
 
     patch.setattr(Loans, "next_run", from_the_ack_index)
     patch.setattr(Loans, "lend", lend_and_offer)
-    patch.setattr(Lender, "_leases_max", lambda self, policy: 1000)
+    patch.setattr(Lender, "_room", lambda self, lending, policy, partition: 1000)
 
 
 def ack_index_jumps_over_a_gap(patch: Patch) -> None:
@@ -936,7 +936,7 @@ def answers_of_a_run_name_the_next_index(patch: Patch) -> None:
 
 def uniq_ids_forgotten_by_a_restart(patch: Patch) -> None:
     patch.setattr(UniqIds, "restore", lambda self, data: self._places.clear())
-    patch.setattr(UniqIds, "apply", lambda self, *arguments: None)
+    patch.setattr(UniqIds, "apply", lambda self, *arguments, **more: None)
 
 
 def uniq_ids_missing_in_snapshots(patch: Patch) -> None:

@@ -341,3 +341,15 @@ def test_I14_a_batch_may_have_any_key():
     assert peer.fetch(count=1) == [], "and so may what is in hand"
     assert other.ack([1, 2]) == 0
     assert peer.fetch(count=1) == [b"3"]
+
+
+@pytest.mark.parametrize("prefetch", [0, 9])
+def test_I10_a_late_word_settles_nothing_behind_a_failure_either(prefetch):
+    """The lease is over, so nobody knows the keys any more."""
+    life, peer = shop(keys="aaa", prefetch=prefetch)
+    assert len(peer.fetch(count=3, lease_ms=50)) == 3
+    life.pass_ms(50)
+    assert settle(peer, i0=RETRY, i1=DONE, i2=DONE) == {0}
+    assert life.ack_index() == 0
+    life.pass_ms(PAUSE_MS)
+    assert peer.fetch(count=3) == [b"0", b"1", b"2"]

@@ -207,7 +207,7 @@ def test_in_an_ordered_topic_nothing_of_a_key_overtakes_one_that_failed(concurre
     after = of_a[of_a.index((2, "done")) :]
     assert [number for number, _ in of_a[: of_a.index((2, "done"))] if number > 2] == []
     assert [number for number, _ in after] == [2, 3, 5]
-    if concurrency == 1:
+    if concurrency == 1 and not policy:  # with windows order is by key: others go on meanwhile
         assert [number for _, number, what in calls if what == "done"] == [0, 1, 2, 3, 4, 5]
 
 

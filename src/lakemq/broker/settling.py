@@ -340,8 +340,9 @@ class Settling:
         done: list[int] = []
         back = Intervals()
         left: Runs = []
+        first_failed = _FAR  # where nothing at all may be settled behind it
         for wish in sorted(wishes):
-            if wish.number in back:
+            if wish.number in back or wish.number > first_failed:
                 continue
             if wish.outcome == DONE:
                 done.append(wish.number)
@@ -357,6 +358,8 @@ class Settling:
             else:
                 back.add(wish.number, wish.number + 1)
                 back.add_all(behind)
+                if not policy.is_concurrent or not behind:  # of what is in no lease the key is not known
+                    first_failed = wish.number
             if wish.outcome == RETRY:  # its consumer expects to see what is behind it again, dead or not
                 left += behind
         self._write_done(lending, partition, entries, done, now)
