@@ -243,7 +243,7 @@ def frame_of(case: Case) -> bytes:
 
 def setup_of(case: Case) -> bytes:
     role = (AddProducer if case.mode == "produce" else AddConsumer)((case.topic,), APP, 1)
-    return request(AddConnection(app=APP)) + request(role)
+    return request(AddConnection(app=APP, version="lakemq-load 1")) + request(role)
 
 
 # --- servers ----------------------------------------------------------------------------------------------------------

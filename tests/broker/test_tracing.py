@@ -1,5 +1,6 @@
 """What happened to messages of an archived topic can be read from the topic of events, each thing once."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -319,3 +320,16 @@ def test_what_cannot_be_read_is_told_without_its_key():
     assert peer.produce(block=MessageBlock(1, (bytearray(write_fields(fields)),)))[0] == 107
     (event,) = events_of(life)
     assert (event.reason[:4], "[" in event.reason) == ("107:", False)
+
+
+def test_connections_of_one_program_are_told_together():
+    """As long as they say which it is; else each connection is told by itself."""
+    life = archived_broker()
+    ours = [life.peer(version="lakemq-python/9 4711.a3f9", ip="10.1.2.3") for _ in range(3)]
+    others = [life.peer(version="other/1", ip="10.1.2.3") for _ in range(2)]
+    for peer in (*ours, *others):
+        peer.produce(b"x")
+    clients = Counter()
+    for event in events_of(life):
+        clients[event.client] += event.index_count
+    assert clients == {"4711.a3f9@10.1.2.3": 3, **{f"{one.connection.name}@10.1.2.3": 1 for one in others}}

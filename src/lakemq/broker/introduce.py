@@ -43,6 +43,7 @@ from lakemq.wire.session import (
 
 HEALTHY = 100.0
 _IP_CHARACTERS_MAX = 64
+_INSTANCE_CHARACTERS_MAX = 40
 OUR_CLIENTS = "lakemq"  # how the version begins that a client of ours gives
 Roles = dict[tuple[str, str], str]  # (topic, app) → id
 
@@ -90,7 +91,9 @@ class Introducing:
             connection.client_version = command.version[:64]
             connection.is_ours = command.version.startswith(OUR_CLIENTS)
             connection.name = f"{self._config.broker_id}-{connection.port.id}"
-            connection.client = f"{connection.name}@{command.ip[:_IP_CHARACTERS_MAX] or connection.port.host}"
+            # One program may have many connections; if it says which it is, its events are told together.
+            instance = command.version.partition(" ")[2][:_INSTANCE_CHARACTERS_MAX] or connection.name
+            connection.client = f"{instance}@{command.ip[:_IP_CHARACTERS_MAX] or connection.port.host}"
         self._after_write(connection, header, AddConnectionAck(connection.name, self._notice()), now)
 
     def remove_connection(self, connection: Connection, header: Header, command: RemoveConnection, now: Now) -> None:

@@ -102,7 +102,7 @@ class Connection:
     region: str = ""
     namespace: str = ""
     name: str = ""  # the connectionId
-    client: str = ""  # connectionId@address, as events name who sends and who receives
+    client: str = ""  # instance@address, or connectionId@address, as events name who sends and who receives
     language: int = 8
     client_version: str = ""
     is_ours: bool = False  # a client of ours, which is told where retries come from

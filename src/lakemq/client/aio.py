@@ -29,6 +29,7 @@ from lakemq.client.core import Core
 from lakemq.client.duration import Duration, duration_ms
 from lakemq.client.errors import BrokerUnreachableError, BufferFullError, ClosedError, SendTimeoutError
 from lakemq.client.handlers import SHUTDOWN, Function, Handler, is_async, make_handler
+from lakemq.client.instance import instance_name
 from lakemq.client.lanes import NOTHING_ELSE, Lanes
 from lakemq.client.offsets import Move, PartitionLag, Start
 from lakemq.client.outbox import Outbox
@@ -133,7 +134,7 @@ class AsyncClient:
         if connector is None:
             is_embedded = self._server.is_embedded
             connector = embedded("async_connector", self._server.directory) if is_embedded else TcpConnector()
-        self._core = core = Core(config, self._server.addresses, self._chance)
+        self._core = core = Core(config, self._server.addresses, self._chance, instance_name())
         core.advance(self._clock.monotonic_ms(), self._clock.wall_ms())
         if self._outbox_directory is not None:
             file = OutboxFile(self._outbox_directory, config.outbox_bytes_max)

@@ -28,6 +28,7 @@ from lakemq.client.duration import Duration, duration_ms
 from lakemq.client.errors import BrokerUnreachableError, BufferFullError, ClosedError, ForkedError, SendTimeoutError
 from lakemq.client.future import SendFuture
 from lakemq.client.handlers import SHUTDOWN, Function, Handler, check_function, make_handler
+from lakemq.client.instance import instance_name
 from lakemq.client.lanes import NOTHING_ELSE, Lanes
 from lakemq.client.offsets import Move, PartitionLag, Start, time_of
 from lakemq.client.outbox import Outbox
@@ -132,7 +133,7 @@ class Client:
 
     def _begin(self, connector: Connector) -> None:
         config, directory = self._config, self._outbox_directory
-        core = Core(config, self._seeds, self._chance)
+        core = Core(config, self._seeds, self._chance, instance_name())
         core.advance(self._clock.monotonic_ms(), self._clock.wall_ms())
         file = None if directory is None else OutboxFile(directory, config.outbox_bytes_max)
         self._core = core

@@ -63,7 +63,7 @@ SPOILING = (
 class Core:
     """Connections, metadata and time of one client."""
 
-    def __init__(self, config: ClientConfig, seeds: tuple[Address, ...], random: Random) -> None:
+    def __init__(self, config: ClientConfig, seeds: tuple[Address, ...], random: Random, instance: str = "") -> None:
         self.config = config
         self.random = random
         self.now_ms = 0
@@ -72,6 +72,7 @@ class Core:
         self.timers = Timers()
         self.is_closed = False
         self._seeds = seeds
+        self._instance = instance  # which program of its host this is: the trace of its messages names it
         self._sessions: dict[tuple[Address, int], Session] = {}
         self._backoffs: dict[Address, Backoff] = {}
         self._avoided: dict[Address, int] = {}  # brokers that are about to go, and until when others are preferred
@@ -316,7 +317,7 @@ class Core:
             token=config.token,
             region=config.region,
             namespace=config.namespace,
-            version=f"lakemq-python/{VERSION}",
+            version=f"lakemq-python/{VERSION} {self._instance}".strip(),
             time_ms=self.wall_ms,
             sequence=self._next_sequence(),
         )
