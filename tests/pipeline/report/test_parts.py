@@ -123,3 +123,15 @@ def test_one_span_alone_has_an_axis_of_an_hour_and_not_of_years(draw):
     year = line((0, 5)).times[0].year
     assert not any(str(other) in svg for other in (year - 2, year - 1, year + 1, year + 2))
     assert ":00" in svg or ":30" in svg
+
+
+@pytest.mark.parametrize(
+    "span_s", [0, 1, 59, 119, 150, 3599, 7199, 9300, 10_500, 86_399, 172_000, 250_000, 5e6, 6e7, 1e8]
+)
+def test_an_axis_fits_every_span(span_s):
+    """Matplotlib warned of some, such as 2 hours and 35 minutes, and warnings are errors here."""
+    first = datetime(2026, 11, 18, 15, 12, 7, tzinfo=UTC)
+    shown = series.Line(
+        "lag", [first, first + timedelta(seconds=span_s)][: 1 + bool(span_s)], [1.0, 2.0][: 1 + bool(span_s)]
+    )
+    assert "<svg" in charts.step_chart("lag", [shown], ["#123456"])

@@ -142,7 +142,8 @@ def _dress(axes: Axes) -> None:
     first, last = axes.dataLim.intervalx
     if first == last:  # one span alone: matplotlib would show years around it
         axes.set_xlim(first - _ALONE_DAYS, last + _ALONE_DAYS)
-    locator = AutoDateLocator(minticks=3, maxticks=6, tz="UTC")  # type: ignore[no-untyped-call]  # as matplotlib has it
+    # With three ticks at least there are spans, 2.5 to 3 hours among them, for which matplotlib has no interval.
+    locator = AutoDateLocator(minticks=2, maxticks=6, tz="UTC")  # type: ignore[no-untyped-call]  # as matplotlib has it
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz="UTC"))  # type: ignore[no-untyped-call]
     axes.xaxis.get_offset_text().set(color=_INK, fontsize=9)
