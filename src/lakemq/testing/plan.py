@@ -287,7 +287,7 @@ def _policy(rng: Random) -> dict[str, Any]:
     policy["error_times"] = rng.choice((0, 1, 2, 3))
     policy["is_retry"] = rng.random() < 0.9
     if rng.random() < 0.4:
-        policy |= {"is_concurrent": True, "concurrent_prefetch_size": rng.choice((2, 8, 30))}
+        policy |= {"is_concurrent": True, "concurrent_prefetch_size": rng.choice((8, 30, 100))}
     policy["is_sequential"] = rng.random() < 0.15
     if rng.random() < 0.2:
         policy["filter"] = rng.choice([one for one in FILTERS if one])
